@@ -1,0 +1,83 @@
+"""The kernel contract: FlashInfer's index arrays over a block-major HND cache.
+
+A cache is one tensor `[num_blocks, num_layers, 2, kv_heads, block_size, head_dim]`; kernels get a
+layer's strided view `cache[:, layer]` of shape `[num_blocks, 2, kv_heads, block_size, head_dim]`.
+What is inside a (layer, K or V, head) cell belongs to the implementation: everyone else treats a
+block as opaque bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A ragged batch of `num_rows` rows and `num_tokens` query tokens; all tensors int32.
+
+    Row r owns query tokens `qo_indptr[r] : qo_indptr[r + 1]`, which are the last ones of its
+    context, and blocks `kv_indices[kv_indptr[r] : kv_indptr[r + 1]]`, the last of which holds
+    `kv_last_page_len[r]` tokens (queries included). `slots[t]` = block * block_size + offset is
+    where query token t's key and value go.
+    """
+
+    qo_indptr: Tensor  # [num_rows + 1]
+    kv_indptr: Tensor  # [num_rows + 1]
+    kv_indices: Tensor  # [sum of blocks]
+    kv_last_page_len: Tensor  # [num_rows]
+    slots: Tensor  # [num_tokens]
+    block_size: int
+
+
+class Kernels(Protocol):
+    """One device's implementation. Every method is deterministic and ignores batch composition:
+    a row's result is the same bits alone or among others."""
+
+    name: str
+
+    def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
+        """Stores `[num_tokens, kv_heads, head_dim]` keys and values into a layer's cache view."""
+
+    def attention(
+        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+    ) -> None:
+        """Causal attention of `[num_tokens, heads, head_dim]` queries over their rows' contexts,
+        into `out` of the same shape. float32 accumulation; heads % kv_heads == 0."""
+
+    def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
+        """Copies whole blocks of `[num_blocks, ...]` by `[n, 2]` int64 (source, target) pairs.
+        No target is another pair's source."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """`out = x / sqrt(mean(x^2) + eps) * weight` over the last axis of `[rows, width]` or
+        `[tokens, heads, width]`. Views with a contiguous last axis will do; `out` may be `x`."""
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor
+    ) -> None:
+        """`residual += x` in place, then `out = rms_norm(residual)`; all `[rows, width]`."""
+
+    def rotary(self, query: Tensor, key: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
+        """Turns `[num_tokens, heads, dim]` queries and keys in place (halves, not pairs, are
+        turned together). `cos_sin` is float32 `[max_len, 2, dim / 2]`, `positions` int32."""
+
+    def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        """`out = silu(gate) * up` for `[rows, 2 * width]` holding gate, then up."""
+
+
+def cache_shape(
+    num_blocks: int, num_layers: int, kv_heads: int, block_size: int, head_dim: int
+) -> tuple[int, ...]:
+    """Shape of a worker's whole cache tensor; axis 2 is K, V."""
+    return (num_blocks, num_layers, 2, kv_heads, block_size, head_dim)
+
+
+def block_bytes(
+    num_layers: int, kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype
+) -> int:
+    """Bytes of one block over all layers, K and V."""
+    return num_layers * 2 * kv_heads * block_size * head_dim * dtype.itemsize

@@ -1,0 +1,65 @@
+"""Plain torch, written to be read: the right answers that every other implementation must give."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.base import Batch
+
+
+class ReferenceKernels:
+    """Gathers each row's keys and values and runs textbook attention in float32."""
+
+    name = "reference"
+
+    def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
+        slots = batch.slots.long()
+        block, offset = slots // batch.block_size, slots % batch.block_size
+        cache[block, 0, :, offset] = key
+        cache[block, 1, :, offset] = value
+
+    def attention(
+        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+    ) -> None:
+        group = query.shape[1] // cache.shape[2]
+        qo, kv = batch.qo_indptr.tolist(), batch.kv_indptr.tolist()
+        for row, last in enumerate(batch.kv_last_page_len.tolist()):
+            blocks = batch.kv_indices[kv[row] : kv[row + 1]].long()
+            length = (len(blocks) - 1) * batch.block_size + last
+            # [blocks, heads, block_size, dim] -> [heads, length, dim]
+            k, v = (
+                cache[blocks, i].transpose(0, 1).flatten(1, 2)[:, :length].float() for i in (0, 1)
+            )
+            q = query[qo[row] : qo[row + 1]].transpose(0, 1).float()  # [heads, queries, dim]
+            k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+            scores = (q @ k.transpose(1, 2)) * scale
+            queries = q.shape[1]
+            position = torch.arange(length - queries, length, device=q.device)
+            future = torch.arange(length, device=q.device)[None, :] > position[:, None]
+            weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+            out[qo[row] : qo[row + 1]] = (weights @ v).transpose(0, 1).to(out.dtype)
+
+    def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
+        cache[pairs[:, 1]] = cache[pairs[:, 0]]
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        out.copy_(normed.to(x.dtype).float() * weight.float())
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor
+    ) -> None:
+        residual.add_(x)
+        self.rms_norm(residual, weight, eps, out)
+
+    def rotary(self, query: Tensor, key: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
+        cos, sin = cos_sin[positions.long()][:, :, None].unbind(1)  # [tokens, 1, dim / 2] each
+        for x in (query, key):
+            first, second = x.float().chunk(2, dim=-1)
+            x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+
+    def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        out.copy_(torch.nn.functional.silu(gate) * up)

@@ -1,0 +1,55 @@
+"""Octavo: a Ray-distributed LLM serving cluster built on paged attention.
+
+    from octavo import LLM, SamplingParams
+
+    with LLM() as llm:  # the embedded model
+        print(llm.generate("The capital of France is", SamplingParams(temperature=0)))
+
+`LLM` is imported when first named, so that `import octavo.scheduler…` stays free of torch and ray.
+"""
+
+from typing import TYPE_CHECKING
+
+from octavo.scheduler.errors import (
+    EngineDead,
+    InvalidRequest,
+    NeverFits,
+    OctavoError,
+    QueueFull,
+    RequestFailed,
+)
+from octavo.scheduler.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.cluster.llm import LLM as LLM
+    from octavo.cluster.outputs import CompletionOutput as CompletionOutput
+    from octavo.cluster.outputs import RequestOutput as RequestOutput
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "LLM": "octavo.cluster.llm",
+    "CompletionOutput": "octavo.cluster.outputs",
+    "RequestOutput": "octavo.cluster.outputs",
+}
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "EngineDead",
+    "InvalidRequest",
+    "NeverFits",
+    "OctavoError",
+    "QueueFull",
+    "RequestFailed",
+    "RequestOutput",
+    "SamplingParams",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

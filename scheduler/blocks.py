@@ -1,0 +1,113 @@
+"""The device pool: which blocks are held, which are free, and what content can still be found.
+
+Block 0 is the null block: never handed out, and here the head of the free list's ring. All
+operations are O(1). The pool knows no sequences and no tokens; content has a name (`hashing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+NULL_BLOCK = 0
+
+
+class BlockPool:
+    """Blocks 1 .. num_blocks - 1 with reference counts and an intrusive doubly linked free list.
+
+    The list is ordered by usefulness: blocks with nothing to find first, then findable ones, least
+    recently freed first. A findable block stays so until it is taken (vLLM's lazy eviction).
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        assert num_blocks >= 2, "a pool needs a block besides the null block"
+        self.num_blocks = num_blocks
+        self.free = num_blocks - 1
+        self.cached = 0  # of the free ones, those whose content can still be found
+        self.references = [0] * num_blocks
+        self._next: list[int] = [*range(1, num_blocks), 0]
+        self._previous: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
+        self._hash: list[bytes | None] = [None] * num_blocks
+        self._index: dict[bytes, int] = {}
+
+    @property
+    def used(self) -> int:
+        return self.num_blocks - 1 - self.free
+
+    def find(self, name: bytes) -> int | None:
+        """The block that holds the content of this name."""
+        return self._index.get(name)
+
+    def take(self) -> int:
+        """A block to write into, with one reference. Whatever it held can no longer be found."""
+        block = self._next[NULL_BLOCK]
+        assert block != NULL_BLOCK, "take() from an empty pool"
+        self._unlink(block)
+        if self._hash[block] is not None:
+            self._forget(block)
+        self.references[block] = 1
+        return block
+
+    def touch(self, block: int) -> None:
+        """One more reference to a found block; takes it out of the free list if it was there."""
+        if self.references[block] == 0:
+            self._unlink(block)
+        self.references[block] += 1
+
+    def release(self, table: Iterable[int]) -> None:
+        """Drops one reference to each block of a table given tail first, so that of one sequence
+        the tail is taken before its prefix."""
+        for block in table:
+            self.references[block] -= 1
+            assert self.references[block] >= 0, f"block {block} is released twice"
+            if self.references[block] == 0:
+                self._link(block)
+
+    def publish(self, block: int, name: bytes) -> None:
+        """Makes a full, written block findable. Where the same content is indexed already, the
+        second block is left unnamed: tables are append-only, so it is not exchanged."""
+        assert self.references[block] > 0 and self._hash[block] is None
+        if name not in self._index:
+            self._index[name] = block
+            self._hash[block] = name
+
+    def reset(self) -> None:
+        """Forgets all content: no later request finds what was computed before."""
+        for block in list(self._index.values()):
+            self._forget(block)
+        self.cached = 0
+
+    def check(self) -> None:
+        """Asserts every structural invariant. O(num_blocks); for tests."""
+        free, block = [], self._next[NULL_BLOCK]
+        while block != NULL_BLOCK:
+            assert self._previous[self._next[block]] == block
+            free.append(block)
+            block = self._next[block]
+        assert len(free) == len(set(free)) == self.free
+        held = {b for b in range(1, self.num_blocks) if self.references[b] > 0}
+        assert held.isdisjoint(free) and len(held) + len(free) == self.num_blocks - 1
+        assert self.references[NULL_BLOCK] == 0 and self._hash[NULL_BLOCK] is None
+        assert all(self._hash[block] == name for name, block in self._index.items())
+        assert sum(h is not None for h in self._hash) == len(self._index)
+        assert self.cached == sum(self._hash[block] is not None for block in free)
+
+    def _forget(self, block: int) -> None:
+        name = self._hash[block]
+        assert name is not None
+        del self._index[name]
+        self._hash[block] = None
+
+    def _unlink(self, block: int) -> None:
+        before, after = self._previous[block], self._next[block]
+        self._next[before], self._previous[after] = after, before
+        self.free -= 1
+        self.cached -= self._hash[block] is not None
+
+    def _link(self, block: int) -> None:
+        findable = self._hash[block] is not None
+        self.cached += findable
+        before = self._previous[NULL_BLOCK] if findable else NULL_BLOCK
+        after = self._next[before]
+        self._next[before] = self._previous[after] = block
+        self._previous[block], self._next[block] = before, after
+        self.free += 1

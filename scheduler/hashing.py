@@ -1,0 +1,38 @@
+"""Names of block contents: a chain of hashes, so that one name stands for a whole prefix.
+
+Device blocks, preempted sequences and other replicas all speak of content by these names. 128 bits
+of blake2b: two prefixes that differ never meet, by accident or on purpose, and neither time nor
+process enters, so that the same prefix has the same name everywhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from hashlib import blake2b
+
+DIGEST_BYTES = 16
+
+
+def root_hash(*keys: str) -> bytes:
+    """The parent of every first block: what else the content depends on besides its tokens
+    (model revision, adapter, cache scope), each length-prefixed so that no two lists collide."""
+    digest = blake2b(digest_size=DIGEST_BYTES, person=b"octavo-root")
+    for key in keys:
+        raw = key.encode("utf-8", "surrogatepass")
+        digest.update(struct.pack("<I", len(raw)) + raw)
+    return digest.digest()
+
+
+def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """The name of a full block whose prefix is named `parent`. Token ids fit 32 bits."""
+    packed = struct.pack(f"<{len(tokens)}I", *tokens)
+    return blake2b(parent + packed, digest_size=DIGEST_BYTES, person=b"octavo-block").digest()
+
+
+def extend_chain(chain: list[bytes], root: bytes, tokens: Sequence[int], block_size: int) -> None:
+    """Appends to `chain` the hashes of the full blocks of `tokens` that it lacks."""
+    parent = chain[-1] if chain else root
+    for start in range(len(chain) * block_size, len(tokens) - block_size + 1, block_size):
+        parent = block_hash(parent, tokens[start : start + block_size])
+        chain.append(parent)

@@ -1,0 +1,68 @@
+"""What comes into the scheduler and what goes out: requests and token events.
+
+Both are plain msgpack structures, so that they cross process borders without pickle. Engine and
+front exchange token ids only; text never enters here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from octavo.scheduler.sampling import SamplingParams
+
+
+class Finish(StrEnum):
+    """Why a sequence ended. Values are OpenAI's `finish_reason`, plus two of our own."""
+
+    STOP = "stop"  # an end token or a stop token id (`TokenEvent.stop_token` says which)
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """One token stream to be continued.
+
+    `sampling.seed` and `sampling.max_tokens` are set by the front before a request gets here.
+    `salt` scopes the prefix cache: only requests with equal salts share blocks.
+    Lower `priority` runs first (vLLM's rule); `arrived` is seconds of the engine's clock.
+    """
+
+    id: str
+    prompt: list[int]
+    sampling: SamplingParams
+    arrived: float = 0.0
+    priority: int = 0
+    salt: str = ""
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """Natural log of the probability of one token under the unmodified logits.
+
+    `rank` counts from 1; `top` are the likeliest (token id, logprob), best first.
+    """
+
+    token: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]] = []
+
+
+class TokenEvent(msgspec.Struct, array_like=True):
+    """New tokens of one request. The last event of a request has `finish` set.
+
+    `logprobs` has one entry a token where they were asked for. `prompt_logprobs` comes once, with
+    one entry a prompt token, the first being None. `cached_tokens` counts prompt tokens that were
+    found in the prefix cache at first admission; recomputing after preemption is not a hit.
+    """
+
+    request_id: str
+    tokens: list[int]
+    finish: Finish | None = None
+    stop_token: int | None = None
+    logprobs: list[Logprob] | None = None
+    prompt_logprobs: list[Logprob | None] | None = None
+    cached_tokens: int = 0
+    error: str | None = None

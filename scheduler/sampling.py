@@ -1,0 +1,131 @@
+"""How the next token of a sequence is chosen. Travels from the API to the workers unchanged.
+
+Names, defaults and meanings are vLLM's. The engine reads token-level fields only; `stop`, `n` and
+`best_of` belong to the front, which turns them into sequences and cuts the text.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from octavo.scheduler.errors import InvalidRequest
+
+MAX_LOGPROBS = 20
+MAX_N = 128
+MAX_SEED = 2**63 - 1
+
+_UINT64 = 2**64 - 1
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Raises `InvalidRequest` naming the parameter, its value and its bounds."""
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0 or -1: all tokens
+    min_p: float = 0.0
+    seed: int | None = None  # None: the front draws one, so that the run can be repeated
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()  # the front adds the model's end tokens unless ignore_eos
+    ignore_eos: bool = False
+    max_tokens: int | None = 16  # None: as many as the context and the pool allow
+    min_tokens: int = 0
+    logprobs: int | None = None  # the sampled token's, and this many of the likeliest
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):  # the convenient spellings of offline use
+            msgspec.structs.force_setattr(self, "stop", (self.stop,))
+        elif not isinstance(self.stop, tuple):
+            msgspec.structs.force_setattr(self, "stop", tuple(self.stop or ()))
+        if not isinstance(self.stop_token_ids, tuple):
+            msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        self._verify()
+
+    def _verify(self) -> None:
+        _bounded("n", self.n, 1, MAX_N)
+        if self.best_of is not None:
+            _bounded("best_of", self.best_of, 1, MAX_N)
+            if self.best_of < self.n:
+                raise InvalidRequest(
+                    "best_of", f"best_of must be at least n ({self.n}), got {self.best_of}"
+                )
+        _bounded("presence_penalty", self.presence_penalty, -2, 2)
+        _bounded("frequency_penalty", self.frequency_penalty, -2, 2)
+        _bounded("temperature", self.temperature, 0, 2)
+        _bounded("top_p", self.top_p, 0, 1)
+        _bounded("min_p", self.min_p, 0, 1)
+        if not (0 < self.repetition_penalty < math.inf):
+            raise InvalidRequest(
+                "repetition_penalty",
+                f"repetition_penalty must be above 0, got {self.repetition_penalty}",
+            )
+        if self.top_k < -1:
+            raise InvalidRequest(
+                "top_k", f"top_k must be 0 or -1 (all tokens) or positive, got {self.top_k}"
+            )
+        if self.seed is not None and not -MAX_SEED - 1 <= self.seed <= MAX_SEED:
+            raise InvalidRequest("seed", f"seed must fit in 64 bits, got {self.seed}")
+        if "" in self.stop:
+            raise InvalidRequest("stop", "stop must not contain an empty string")
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise InvalidRequest(
+                "max_tokens", f"max_tokens must be at least 0, got {self.max_tokens}"
+            )
+        if self.min_tokens < 0 or (
+            self.max_tokens is not None and self.min_tokens > self.max_tokens
+        ):
+            raise InvalidRequest(
+                "min_tokens",
+                f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), "
+                f"got {self.min_tokens}",
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                _bounded(name, value, 0, MAX_LOGPROBS)
+        for token, bias in self.logit_bias.items():
+            if token < 0:
+                raise InvalidRequest("logit_bias", f"logit_bias has a negative token id {token}")
+            if not -100 <= bias <= 100:
+                raise InvalidRequest(
+                    "logit_bias", f"logit_bias of token {token} must be in -100..100, got {bias}"
+                )
+
+    @property
+    def greedy(self) -> bool:
+        """Temperature 0 or a nucleus of one token: the random number cannot matter."""
+        return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
+
+    def replace(self, **changes: Any) -> SamplingParams:
+        """A copy with some fields changed, verified again."""
+        return msgspec.structs.replace(self, **changes)
+
+
+def _bounded(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # also false for NaN
+        raise InvalidRequest(name, f"{name} must be between {low} and {high}, got {value}")
+
+
+def mix_seed(seed: int, index: int) -> int:
+    """The seed of choice `index` of a request: distinct streams, the first being the seed itself.
+
+    SplitMix64's finaliser (Steele, Lea, Flood 2014), so that neighbouring indices are unrelated.
+    """
+    if index == 0:
+        return seed
+    z = (seed + index * 0x9E3779B97F4A7C15) & _UINT64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _UINT64
+    return (z ^ (z >> 31)) >> 1
