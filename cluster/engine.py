@@ -1,0 +1,145 @@
+"""The step loop: schedule, execute, update. Knows neither Ray nor HTTP nor text.
+
+    request ─ add ─▶ Scheduler ─ plan ─▶ Workers ─ result ─▶ Scheduler ─ events ─▶ emit
+
+Plan k+1 goes out while step k runs (`depth` plans in flight), so workers never wait for Python.
+With nothing to do the loop sleeps on an event and uses no CPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from octavo.cluster.observer import Observer
+from octavo.cluster.stats import EngineStats
+from octavo.scheduler.config import Capacity
+from octavo.scheduler.errors import EngineDead, OutOfStep
+from octavo.scheduler.plan import decode_result, encode
+from octavo.scheduler.request import Finish, Request, TokenEvent
+from octavo.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+Emit = Callable[[list[TokenEvent]], None]
+Clock = Callable[[], float]
+
+
+class Workers(Protocol):
+    """A group of ranks that executes plans in order: in this process, or as Ray actors."""
+
+    async def start(self) -> Capacity:
+        """Loads the model and agrees on the number of blocks; raises with the reason if it can't."""
+
+    async def execute(self, plan: bytes) -> bytes:
+        """The encoded result of an encoded plan. Several may be in flight, answered in order.
+        Raises `EngineDead` when a rank is gone and `OutOfStep` when one missed a plan."""
+
+    async def stop(self) -> None:
+        """Ends the group. May be called in any state, more than once."""
+
+
+class Engine:
+    """`emit` gets all events of a step in one call. `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self, scheduler: Scheduler, workers: Workers, emit: Emit, *, clock: Clock, depth: int = 2
+    ) -> None:
+        self.scheduler = scheduler
+        self._workers = workers
+        self._emit = emit
+        self._clock = clock
+        self._depth = depth
+        self._flights: deque[asyncio.Future[bytes]] = deque()
+        self._wake = asyncio.Event()
+        self._observer = Observer(scheduler)
+        self._fault: str | None = None
+        self._last_step = clock()
+
+    @property
+    def fault(self) -> str | None:
+        """Why no step can run any more, or None."""
+        return self._fault
+
+    def add(self, request: Request) -> None:
+        """Raises `NeverFits`, `QueueFull`, `InvalidRequest`, or `EngineDead`."""
+        if self._fault is not None:
+            raise EngineDead(self._fault)
+        now = self._clock()
+        self.scheduler.add(request, now)
+        self._observer.arrived(request.id, now)
+        self._wake.set()
+
+    def abort(self, request_id: str) -> bool:
+        """Frees what a request holds at once. False if it is not live."""
+        found = self.scheduler.abort(request_id)
+        self._observer.take_ended(self._clock())
+        return found
+
+    async def run(self) -> None:
+        """Runs steps until cancelled. If the workers die, ends every live request with an abort
+        event that says why, and raises `EngineDead`."""
+        try:
+            while True:
+                await self.step()
+        except asyncio.CancelledError:
+            self._die("the engine was stopped")
+            raise
+        except EngineDead as error:
+            self._die(str(error))
+            raise
+        except Exception as error:
+            logger.exception("the step loop failed")
+            self._die("the engine failed on an internal error")
+            raise EngineDead(self._fault) from error
+
+    async def step(self) -> None:
+        """Sends plans until `depth` are in flight or there is nothing to send, then takes the
+        oldest result in. Waits for a request where there is nothing at all to do."""
+        while len(self._flights) < self._depth:
+            plan = self.scheduler.schedule(self._clock())
+            if plan is None:
+                break
+            self._send(encode(plan))
+        if not self._flights:
+            self._wake.clear()
+            await self._wake.wait()
+            self._last_step = self._clock()
+            return
+        try:
+            raw = await self._flights.popleft()
+        except OutOfStep as gap:
+            logger.warning("a worker missed a plan (%s); sending it every row again", gap)
+            self._cancel_flights()
+            self._send(encode(self.scheduler.resync()))
+            return
+        now = self._last_step = self._clock()
+        events = self.scheduler.update(decode_result(raw), now)
+        self._observer.record(events, now)
+        if events:
+            self._emit(events)
+
+    def stats(self, replica: str) -> EngineStats:
+        """A snapshot; `replica` is the name it goes by."""
+        waiting_since = self._clock() - self._last_step if self._flights else 0.0
+        return self._observer.snapshot(replica, self._fault, waiting_since)
+
+    def _send(self, plan: bytes) -> None:
+        self._flights.append(asyncio.ensure_future(self._workers.execute(plan)))
+
+    def _cancel_flights(self) -> None:
+        for flight in self._flights:
+            flight.cancel()
+        self._flights.clear()
+
+    def _die(self, reason: str) -> None:
+        self._fault = reason
+        self._cancel_flights()
+        lost = self.scheduler.live_requests
+        for request_id in lost:
+            self.scheduler.abort(request_id)
+        if lost:
+            self._emit([TokenEvent(name, [], Finish.ABORT, error=reason) for name in lost])

@@ -1,0 +1,118 @@
+"""An engine and its worker in this process: no Ray, no sockets.
+
+Unit tests, `octavo bench`, the Python API and a GPU box without a cluster use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from octavo.cluster.engine import Engine, Workers
+from octavo.cluster.stats import EngineStats
+from octavo.cluster.streams import Streams
+from octavo.scheduler.config import Capacity, SchedulerConfig
+from octavo.scheduler.errors import EngineDead
+from octavo.scheduler.request import Request, TokenEvent
+from octavo.scheduler.scheduler import Scheduler
+
+
+class StepWorker(Protocol):
+    """What an executor asks of a rank: `workers.worker.Worker` or `workers.null.NullWorker`."""
+
+    def load(self) -> None: ...
+    def measure(self) -> int: ...
+    def allocate(self, num_blocks: int) -> None: ...
+    def execute(self, raw: bytes) -> bytes | None: ...
+
+
+class LocalWorkers:
+    """One rank on a thread of its own, so that planning and detokenizing overlap with computing."""
+
+    def __init__(self, make_worker: Callable[[], StepWorker], block_size: int) -> None:
+        self._make_worker = make_worker
+        self._block_size = block_size
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-worker")
+        self._worker: StepWorker | None = None
+
+    async def start(self) -> Capacity:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._start)
+
+    async def execute(self, plan: bytes) -> bytes:
+        assert self._worker is not None, "execute() before start()"
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._thread, self._worker.execute, plan)
+        assert result is not None, "rank 0 answers every plan"
+        return result
+
+    async def stop(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._worker = None
+
+    def _start(self) -> Capacity:
+        worker = self._make_worker()
+        worker.load()
+        num_blocks = worker.measure()
+        worker.allocate(num_blocks)
+        self._worker = worker
+        return Capacity(num_blocks, self._block_size)
+
+
+class LocalClient:
+    """`EngineClient` over an engine in this event loop. Made by `start`."""
+
+    def __init__(self, engine: Engine, streams: Streams) -> None:
+        self._engine = engine
+        self._streams = streams
+
+    async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
+        self._streams.open(request.id)
+        try:
+            self._engine.add(request)
+            async for event in self._streams.read(request.id):
+                yield event
+        finally:
+            self._streams.close(request.id)
+            self._engine.abort(request.id)  # nothing happens if it has ended
+
+    def stats(self) -> list[EngineStats]:
+        return [self._engine.stats("0")]
+
+    def fault(self) -> str | None:
+        return self._engine.fault
+
+
+class LocalEngine:
+    """Owns workers, engine and step loop: `async with LocalEngine(...) as client`.
+
+    `configure` gets the capacity that the workers found and gives the scheduler's settings.
+    """
+
+    def __init__(self, workers: Workers, configure: Callable[[Capacity], SchedulerConfig]) -> None:
+        self._workers = workers
+        self._configure = configure
+        self._loop: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> LocalClient:
+        try:
+            capacity = await self._workers.start()
+            scheduler = Scheduler(self._configure(capacity), capacity)
+        except BaseException:
+            await self._workers.stop()
+            raise
+        streams = Streams()
+        engine = Engine(scheduler, self._workers, streams.deliver, clock=time.monotonic)
+        self._loop = asyncio.create_task(engine.run(), name="octavo-step-loop")
+        return LocalClient(engine, streams)
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._loop is not None
+        self._loop.cancel()
+        # A fault was logged and given to every request when it happened.
+        with contextlib.suppress(asyncio.CancelledError, EngineDead):
+            await self._loop
+        await self._workers.stop()

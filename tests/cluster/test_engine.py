@@ -1,0 +1,277 @@
+"""The step loop over null workers: no model, no Ray, every answer known."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from octavo.cluster.engine import Engine
+from octavo.cluster.local import LocalClient, LocalEngine, LocalWorkers
+from octavo.cluster.streams import Streams
+from octavo.scheduler.config import Capacity, SchedulerConfig
+from octavo.scheduler.errors import EngineDead, NeverFits, OutOfStep, QueueFull, RequestFailed
+from octavo.scheduler.plan import StepResult, decode_plan, decode_result, encode
+from octavo.scheduler.request import Finish, Request, TokenEvent
+from octavo.scheduler.scheduler import Scheduler
+from octavo.workers.null import NullWorker
+from tests.scheduler.simulation import VOCAB, expected, request
+
+CONFIG: dict[str, Any] = {
+    "max_model_len": 256,
+    "block_size": 4,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 32,
+}
+
+
+def local_engine(num_blocks: int = 64, **config: Any) -> LocalEngine:
+    return LocalEngine(
+        LocalWorkers(lambda: NullWorker(4, vocab_size=VOCAB, num_blocks=num_blocks), 4),
+        lambda capacity: SchedulerConfig(**(CONFIG | config)),
+    )
+
+
+async def answer(client: LocalClient, item: Request) -> list[int]:
+    return [token async for event in client.generate(item) for token in event.tokens]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop turn until something is so; the test's own timeout bounds it."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_many_requests_at_once_get_their_own_answers() -> None:
+    async def main() -> None:
+        async with local_engine(num_blocks=20) as client:
+            items = [request(str(i), [i] * (5 + i), 9, temperature=1.0, seed=i) for i in range(12)]
+            answers = await asyncio.gather(*(answer(client, item) for item in items))
+            assert answers == [expected(item) for item in items]
+            (stats,) = client.stats()
+            assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+            assert stats.measured.finished == {"length": 12}
+            assert stats.measured.generation_tokens == 12 * 9
+            assert sum(stats.measured.time_to_first_token.counts) == 12
+            assert sum(stats.measured.inter_token_latency.counts) == 12 * 8
+            assert sum(stats.measured.e2e_latency.counts) == 12
+            assert client.fault() is None
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_leaves_aborts_its_request() -> None:
+    async def main() -> None:
+        async with local_engine() as client:
+            stream = client.generate(request("long", [1, 2, 3], 200))
+            await anext(stream)
+            assert client.stats()[0].running == 1
+            await stream.aclose()
+            stats = client.stats()[0]
+            assert (stats.running, stats.blocks_used) == (0, 0)
+            assert stats.measured.finished == {"abort": 1}
+            assert await answer(client, request("next", [4], 3)) == expected(request("n", [4], 3))
+
+    asyncio.run(main())
+
+
+def test_refusals_reach_the_caller_and_leave_nothing_behind() -> None:
+    async def main() -> None:
+        async with local_engine(num_blocks=8, max_num_queued_reqs=1, max_num_seqs=1) as client:
+            with pytest.raises(NeverFits):
+                await answer(client, request("big", [1] * 20, 20))
+            first = asyncio.create_task(answer(client, request("a", [1], 20)))
+            await until(lambda: client.stats()[0].running == 1)
+            second = asyncio.create_task(answer(client, request("b", [2], 2)))
+            await until(lambda: client.stats()[0].waiting == 1)
+            with pytest.raises(QueueFull):
+                await answer(client, request("c", [3], 2))
+            assert await first == expected(request("a", [1], 20))
+            assert await second == expected(request("b", [2], 2))
+            assert client.stats()[0].measured.admission_rejections == 2
+
+    asyncio.run(main())
+
+
+class Scripted:
+    """Workers of one null rank whose behaviour a test bends, plan by plan."""
+
+    def __init__(self, bend: Callable[[int, bytes, NullWorker], bytes | None]) -> None:
+        self._worker = NullWorker(4, vocab_size=VOCAB)
+        self._worker.allocate(64)
+        self._bend = bend
+        self._calls = itertools.count()
+
+    async def start(self) -> Capacity:
+        return Capacity(64, 4)
+
+    async def execute(self, plan: bytes) -> bytes:
+        result = self._bend(next(self._calls), plan, self._worker)
+        await asyncio.sleep(0)
+        if result is None:
+            await asyncio.Event().wait()
+        assert result is not None
+        return result
+
+    async def stop(self) -> None: ...
+
+
+def scripted_engine(
+    bend: Callable[[int, bytes, NullWorker], bytes | None],
+) -> tuple[Engine, Streams]:
+    streams = Streams()
+    scheduler = Scheduler(SchedulerConfig(**CONFIG), Capacity(64, 4))
+    ticks = itertools.count()
+    clock: Callable[[], float] = lambda: float(next(ticks))  # noqa: E731
+    return Engine(scheduler, Scripted(bend), streams.deliver, clock=clock), streams
+
+
+async def read(streams: Streams, name: str) -> list[TokenEvent]:
+    return [event async for event in streams.read(name)]
+
+
+def honest(_: int, plan: bytes, worker: NullWorker) -> bytes | None:
+    return worker.execute(plan)
+
+
+def test_two_plans_are_in_flight_and_results_are_matched_in_order() -> None:
+    seen: list[int] = []
+
+    def bend(call: int, plan: bytes, worker: NullWorker) -> bytes | None:
+        seen.append(decode_plan(plan).step)
+        return worker.execute(plan)
+
+    async def main() -> None:
+        engine, streams = scripted_engine(bend)
+        item = request("a", [1, 2, 3], 6)
+        streams.open("a")
+        engine.add(item)
+        loop = asyncio.create_task(engine.run())
+        events = await read(streams, "a")
+        assert [t for event in events for t in event.tokens] == expected(item)
+        loop.cancel()
+
+    asyncio.run(main())
+    assert seen == list(range(len(seen)))
+
+
+@pytest.mark.parametrize("lost", range(5))
+def test_a_missed_plan_is_mended_without_a_trace_in_the_answer(lost: int) -> None:
+    def bend(call: int, plan: bytes, worker: NullWorker) -> bytes | None:
+        if call == lost:  # it never reaches the worker, which reports the gap at the next
+            raise OutOfStep(lost, lost + 1)
+        return worker.execute(plan)
+
+    async def main() -> None:
+        engine, streams = scripted_engine(bend)
+        items = [request(str(i), [i] * 5, 6) for i in range(3)]
+        for item in items:
+            streams.open(item.id)
+            engine.add(item)
+        loop = asyncio.create_task(engine.run())
+        for item in items:
+            events = await read(streams, item.id)
+            assert [t for event in events for t in event.tokens] == expected(item)
+        loop.cancel()
+
+    asyncio.run(main())
+
+
+def test_when_workers_die_every_request_ends_with_the_reason() -> None:
+    def bend(call: int, plan: bytes, worker: NullWorker) -> bytes | None:
+        if call == 3:
+            raise EngineDead("rank 1 (pid 7) died")
+        return worker.execute(plan)
+
+    async def main() -> None:
+        engine, streams = scripted_engine(bend)
+        for name in ("a", "b"):
+            streams.open(name)
+            engine.add(request(name, [1, 2], 50))
+        loop = asyncio.create_task(engine.run())
+        for name in ("a", "b"):
+            with pytest.raises(EngineDead, match="rank 1"):
+                await read(streams, name)
+        with pytest.raises(EngineDead):
+            await loop
+        assert engine.fault == "rank 1 (pid 7) died"
+        with pytest.raises(EngineDead, match="rank 1"):
+            engine.add(request("c", [1], 1))
+        assert engine.stats("0").fault == "rank 1 (pid 7) died"
+        assert engine.stats("0").blocks_used == 0
+
+    asyncio.run(main())
+
+
+def test_a_result_that_is_none_kills_the_engine_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        engine, streams = scripted_engine(lambda *_: b"\xc1")
+        streams.open("a")
+        engine.add(request("a", [1, 2], 5))
+        with pytest.raises(EngineDead, match="internal error"):
+            await engine.run()
+        with pytest.raises(EngineDead):
+            await read(streams, "a")
+
+    asyncio.run(main())
+    assert len(caplog.records) == 1
+
+
+def test_a_fault_in_one_row_ends_that_request_alone() -> None:
+    def bend(call: int, plan: bytes, worker: NullWorker) -> bytes | None:
+        raw = worker.execute(plan)
+        assert raw is not None
+        result = decode_result(raw)
+        if call == 1:
+            return encode(StepResult(result.step, result.tokens, errors={0: "not a number"}))
+        return raw
+
+    async def main() -> None:
+        engine, streams = scripted_engine(bend)
+        for name in ("bad", "good"):
+            streams.open(name)
+            engine.add(request(name, [1, 2], 5))
+        loop = asyncio.create_task(engine.run())
+        with pytest.raises(RequestFailed, match="not a number"):
+            await read(streams, "bad")
+        events = await read(streams, "good")
+        assert events[-1].finish is Finish.LENGTH
+        loop.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_stuck_step_shows_in_the_heartbeat() -> None:
+    async def main() -> None:
+        engine, streams = scripted_engine(lambda *_: None)
+        assert engine.stats("0").seconds_since_step == 0
+        streams.open("a")
+        engine.add(request("a", [1, 2], 5))
+        loop = asyncio.create_task(engine.run())
+        await asyncio.sleep(0)
+        before = engine.stats("0").seconds_since_step
+        assert 0 < before < engine.stats("0").seconds_since_step
+        loop.cancel()
+
+    asyncio.run(main())
+
+
+def test_an_idle_engine_makes_no_steps_and_wakes_at_once() -> None:
+    async def main() -> None:
+        engine, streams = scripted_engine(honest)
+        loop = asyncio.create_task(engine.run())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert engine.stats("0").steps == 0
+        streams.open("a")
+        engine.add(request("a", [1, 2], 3))
+        await read(streams, "a")
+        assert engine.stats("0").steps >= 3
+        loop.cancel()
+
+    asyncio.run(main())
