@@ -1,0 +1,86 @@
+"""The model's logits against transformers', float32, for every family that is supported."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from octavo.kernels.reference import ReferenceKernels
+from octavo.scheduler.mirror import Row
+from octavo.scheduler.plan import Work
+from octavo.scheduler.sampling import SamplingParams
+from octavo.workers.batch import Batcher
+from octavo.workers.cache import Layout
+from octavo.workers.loader import Checkpoint
+from octavo.workers.model_config import ModelConfig
+from octavo.workers.models.llama import Llama
+from octavo.workers.models.weights import load_weights
+from octavo.workers.parallel import ALONE, Shard
+from tests.tiny import CONTEXT, VOCABULARY
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-4
+
+
+@functools.cache
+def prompt(length: int) -> list[int]:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(3, VOCABULARY, (length,), generator=generator).tolist()
+
+
+def expected_logits(directory, tokens):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "kv_heads", "tie"),
+    [
+        ("llama", 4, True),
+        ("llama", 8, False),
+        ("llama-bias", 1, False),
+        ("llama3", 4, True),
+        ("linear", 2, True),
+        ("mistral", 2, False),
+        ("qwen2", 4, True),
+        ("qwen2", 2, False),
+        ("qwen3", 4, True),
+        ("qwen3", 2, False),
+    ],
+)
+def test_logits_of_a_ragged_batch_equal_transformers(tiny_model, family, kv_heads, tie):
+    directory = tiny_model(family, kv_heads=kv_heads, tie=tie)
+    config = ModelConfig.from_directory(directory)
+    shard = Shard.of(config, 0, 1)
+    with Checkpoint(directory) as checkpoint:
+        weights = load_weights(config, shard, checkpoint, torch.float32, CPU)
+    model = Llama(config, shard, weights, ReferenceKernels(), ALONE, CONTEXT)
+    cache = Layout.of(config, shard, 4, torch.float32).allocate(64, CPU)
+    long, short = prompt(150), prompt(7)
+    rows = {
+        0: Row(long, 150, list(range(63, 25, -1)), 0, SamplingParams()),
+        3: Row(short, 7, [5, 2], 0, SamplingParams()),
+    }
+    ticks = []
+
+    def compute(work):
+        step = Batcher(4, CPU).build(work, rows)
+        tick = functools.partial(ticks.append, None)
+        hidden = model.forward(step.ids, step.positions, cache, step.batch, tick)
+        logits = model.logits(hidden)
+        assert logits is not None
+        assert logits.dtype == torch.float32
+        return logits
+
+    with torch.inference_mode():
+        first = compute([Work(0, 0, 101, False), Work(3, 0, 7, False)])
+        second = compute([Work(0, 101, 49, False)])
+    expected = expected_logits(directory, long)
+    assert (torch.cat((first[:101], second)) - expected).abs().max() < TOLERANCE
+    assert (first[101:] - expected_logits(directory, short)).abs().max() < TOLERANCE
+    assert len(ticks) == 2 * config.num_layers

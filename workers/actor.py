@@ -1,0 +1,133 @@
+"""One rank as a Ray actor: the only file of the workers that knows Ray.
+
+Ray starts it, supervises it and says when it died. Once `run` is called the actor answers no other
+call: plans reach it through the step channel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+import ray.util
+
+from octavo.scheduler.errors import OutOfStep
+from octavo.workers.channel import Link, WorkerChannel
+from octavo.workers.config import WorkerConfig
+
+logger = logging.getLogger(__name__)
+
+
+class Progress(Protocol):
+    ticks: int
+
+
+class Member(Protocol):
+    """What executes plans: `octavo.workers.worker.Worker`, or the null one."""
+
+    @property
+    def progress(self) -> Progress:
+        """`ticks` counts up while a plan is executed; read from another thread."""
+
+    def load(self) -> None: ...
+
+    def measure(self) -> int:
+        """Blocks there is room for, the null block included."""
+
+    def allocate(self, num_blocks: int) -> None: ...
+
+    def execute(self, raw: bytes) -> bytes | None:
+        """Rank 0 answers with a result. Raises `OutOfStep` before anything is touched."""
+
+
+Build = Callable[[int, int, str], Member]
+"""(rank, number of ranks, tcp address where the ranks meet) -> Member. Blocks until all met."""
+
+
+def model_member(config: WorkerConfig, rank: int, size: int, meeting: str) -> Member:
+    """A `Build`, once bound to a config: a shard of a real model."""
+    from octavo.workers.parallel import Group  # torch is wanted in the ranks' processes alone
+    from octavo.workers.worker import Worker
+
+    return Worker(config, Group.join(meeting, rank, size, config.device))
+
+
+def null_member(
+    block_size: int, num_blocks: int, step_seconds: float, rank: int, size: int, meeting: str
+) -> Member:
+    """A `Build`, once bound to its first three: a worker without a model."""
+    from octavo.workers.null import NullWorker
+
+    return NullWorker(block_size, num_blocks=num_blocks, rank=rank, step_seconds=step_seconds)
+
+
+class WorkerActor:
+    """Calls come in this order: hello, (rank 0: rendezvous,) join, load, allocate, run."""
+
+    def __init__(self, build: Build, rank: int, size: int) -> None:
+        self._build = build
+        self._rank = rank
+        self._size = size
+        self._node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._member: Member | None = None
+
+    def hello(self) -> tuple[int, str]:
+        """Process id and node: the process is up."""
+        return os.getpid(), self._node
+
+    def rendezvous(self) -> str:
+        """An address on this node where the ranks can meet."""
+        family = socket.AF_INET6 if ":" in self._node else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((self._node, 0))
+            return f"tcp://{self._node}:{probe.getsockname()[1]}"
+
+    def join(self, rendezvous: str) -> None:
+        """Meets the other ranks."""
+        self._member = self._build(self._rank, self._size, rendezvous)
+
+    def load(self) -> int:
+        """Loads this rank's weights and returns how many blocks fit beside them."""
+        self._joined.load()
+        return self._joined.measure()
+
+    def allocate(self, num_blocks: int) -> None:
+        """Takes the memory of the cache; all ranks take the same number of blocks."""
+        self._joined.allocate(num_blocks)
+
+    def run(self, link: Link) -> str | None:
+        """Executes plans until told to stop. Returns why, if that is not the reason it ended."""
+        member = self._joined
+        with WorkerChannel(link, self._rank, self._node, lambda: member.progress.ticks) as channel:
+            try:
+                for plan in channel.plans():
+                    _execute(member, plan, channel)
+            except Exception as error:
+                logger.exception("rank %d cannot go on", self._rank)
+                reason = f"{type(error).__name__}: {_first_line(error)}"
+                channel.failed(reason)
+                return reason
+        return None
+
+    @property
+    def _joined(self) -> Member:
+        assert self._member is not None, "join comes first"
+        return self._member
+
+
+def _execute(member: Member, plan: bytes, channel: WorkerChannel) -> None:
+    try:
+        result = member.execute(plan)
+    except OutOfStep as gap:
+        channel.stray(gap.expected, gap.got)
+        return
+    if result is not None:
+        channel.answer(result)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "no message"

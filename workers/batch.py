@@ -1,0 +1,117 @@
+"""Turns a plan and the worker's rows into the index arrays of one forward pass.
+
+Block tables are kept a second time as a padded int32 array, row by row, so that a step copies what
+has grown and gathers the rest in numpy instead of walking every table in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from octavo.kernels.base import Batch
+from octavo.scheduler.mirror import Row
+from octavo.scheduler.plan import Work
+
+Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """What one forward pass reads. Both tensors are int32 `[num_tokens]`."""
+
+    ids: Tensor
+    positions: Tensor
+    batch: Batch
+
+
+class Batcher:
+    """Holds the padded tables between steps. A row number that was dropped and born again is told
+    by the identity of its `Row`."""
+
+    def __init__(self, block_size: int, device: torch.device) -> None:
+        self.block_size = block_size
+        self.device = device
+        self._tables: Int32 = np.zeros((0, 0), np.int32)
+        self._known: list[Row | None] = []
+        self._filled: list[int] = []
+
+    def build(self, work: list[Work], rows: Mapping[int, Row]) -> StepInput:
+        """The tokens of all `work`, in plan order. `work` must not be empty."""
+        size = self.block_size
+        self._reserve(work, rows)
+        ids: list[int] = []
+        for item in work:
+            row = rows[item.row]
+            if item.count == 1:
+                ids.append(row.tokens[item.start])
+            else:
+                ids += row.tokens[item.start : item.start + item.count]
+            self._follow(item.row, row)
+
+        numbers = np.array([item.row for item in work], np.intp)
+        starts = np.array([item.start for item in work], np.int32)
+        counts = np.array([item.count for item in work], np.int32)
+        lengths = starts + counts
+        blocks = (lengths + size - 1) // size
+        qo_indptr = _offsets(counts)
+        kv_indptr = _offsets(blocks)
+
+        positions = np.arange(len(ids), dtype=np.int32)
+        positions += np.repeat(starts - qo_indptr[:-1], counts)
+        slots = self._tables[np.repeat(numbers, counts), positions // size]
+        slots = slots * size + positions % size
+        table = self._tables[numbers, : blocks.max()]
+        kv_indices = table[np.arange(table.shape[1]) < blocks[:, None]]
+        return StepInput(
+            ids=self._tensor(np.array(ids, np.int32)),
+            positions=self._tensor(positions),
+            batch=Batch(
+                qo_indptr=self._tensor(qo_indptr),
+                kv_indptr=self._tensor(kv_indptr),
+                kv_indices=self._tensor(kv_indices),
+                kv_last_page_len=self._tensor((lengths - 1) % size + 1),
+                slots=self._tensor(slots),
+                block_size=size,
+            ),
+        )
+
+    def _reserve(self, work: list[Work], rows: Mapping[int, Row]) -> None:
+        """Makes the padded array large enough, doubling, so that growth is rare."""
+        height = 1 + max(item.row for item in work)
+        width = max(len(rows[item.row].table) for item in work)
+        old_height, old_width = self._tables.shape
+        if height > old_height or width > old_width:
+            grown = np.zeros((_room(old_height, height), _room(old_width, width)), np.int32)
+            grown[:old_height, :old_width] = self._tables
+            self._tables = grown
+            missing = len(grown) - len(self._known)
+            self._known += [None] * missing
+            self._filled += [0] * missing
+
+    def _follow(self, number: int, row: Row) -> None:
+        if self._known[number] is not row:
+            self._known[number] = row
+            self._filled[number] = 0
+        filled, length = self._filled[number], len(row.table)
+        if filled < length:
+            self._tables[number, filled:length] = row.table[filled:]
+            self._filled[number] = length
+
+    def _tensor(self, array: Int32) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def _offsets(counts: Int32) -> Int32:
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def _room(have: int, need: int) -> int:
+    return have if need <= have else max(need, 2 * have, 16)

@@ -1,0 +1,162 @@
+"""How many blocks a rank has room for, and the tensor that holds them.
+
+Sizing speaks in a `Budget`, whose lines say where the bytes go, so that a pool that is too small is
+explained by its own arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
+
+from octavo.kernels.base import block_bytes, cache_shape
+from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.model_config import ModelConfig
+from octavo.workers.parallel import Shard
+
+CPU_SHARE = 0.4  # of the memory that is free once the weights are loaded
+CPU_CAP = 4 * 2**30  # bytes for all ranks of an engine; more is had by asking
+CGROUP = Path("/sys/fs/cgroup")
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The cache of one rank: its shape but for the number of blocks."""
+
+    num_layers: int
+    kv_heads: int
+    block_size: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: ModelConfig, shard: Shard, block_size: int, dtype: torch.dtype) -> Layout:
+        return cls(model.num_layers, len(shard.kv_heads), block_size, model.head_dim, dtype)
+
+    @property
+    def block_bytes(self) -> int:
+        return block_bytes(
+            self.num_layers, self.kv_heads, self.block_size, self.head_dim, self.dtype
+        )
+
+    def allocate(self, num_blocks: int, device: torch.device) -> Tensor:
+        """All zeros: kernels may read, and weigh by nothing, the unused end of a block."""
+        shape = cache_shape(
+            num_blocks, self.num_layers, self.kv_heads, self.block_size, self.head_dim
+        )
+        return torch.zeros(shape, dtype=self.dtype, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`cache_bytes` may be spent on blocks by this rank. `lines` are (what, bytes), for people."""
+
+    cache_bytes: int
+    lines: tuple[tuple[str, int], ...]
+
+    def num_blocks(self, layout: Layout, max_model_len: int) -> int:
+        """Blocks that fit, the null block included. Raises `InvalidRequest` where not even one
+        request of `max_model_len` tokens would."""
+        found = self.cache_bytes // layout.block_bytes
+        needed = -(-max_model_len // layout.block_size) + 1
+        if found < needed:
+            raise InvalidRequest("kv_cache_memory_bytes", self._refusal(layout, max_model_len))
+        return found
+
+    def _refusal(self, layout: Layout, max_model_len: int) -> str:
+        fitting = max(0, self.cache_bytes // layout.block_bytes - 1) * layout.block_size
+        needed = (-(-max_model_len // layout.block_size) + 1) * layout.block_bytes
+        lines = [
+            f"the KV cache has no room for one request of {max_model_len} tokens:",
+            *(f"  {name:<44}{_amount(size):>12}" for name, size in self.lines),
+            f"  {'left for the KV cache':<44}{_amount(self.cache_bytes):>12}",
+            f"  {f'needed for {max_model_len} tokens':<44}{_amount(needed):>12}",
+            f"the largest length that fits is {fitting} tokens: ",
+        ]
+        if fitting:
+            lines[-1] += f"set --max-model-len {fitting} or less, or give more memory with "
+        else:
+            lines[-1] += "give more memory with "
+        lines[-1] += "--kv-cache-memory-bytes"
+        return "\n".join(lines)
+
+
+def given_budget(cache_bytes: int) -> Budget:
+    """The user named the bytes for each rank."""
+    return Budget(cache_bytes, (("--kv-cache-memory-bytes, each rank", cache_bytes),))
+
+
+def cpu_budget(available: int, ranks: int) -> Budget:
+    """A share of `available` bytes, divided by the ranks that are taken to be on this machine."""
+    share = int(available * CPU_SHARE)
+    total = min(share, CPU_CAP)
+    lines = [("free memory after loading the weights", available)]
+    lines.append((f"share for the KV cache ({CPU_SHARE:.0%})", share))
+    if total < share:
+        lines.append(("most that is taken unasked", CPU_CAP))
+    if ranks > 1:
+        lines.append((f"each of {ranks} ranks", total // ranks))
+    return Budget(total // ranks, tuple(lines))
+
+
+def gpu_budget(free: int, total: int, peak: int, utilization: float) -> Budget:
+    """What is left of `utilization` of a GPU's `total` bytes, of which `free` are free while the
+    weights are loaded, when `peak` bytes are kept for the largest step."""
+    usable = int(total * utilization)
+    used = total - free  # the weights, CUDA's own, and other processes
+    return Budget(
+        max(0, usable - used - peak),
+        (
+            (f"GPU memory times {utilization:g} (--gpu-memory-utilization)", usable),
+            ("weights and everything else in use", -used),
+            ("peak of the largest step", -peak),
+        ),
+    )
+
+
+def profile_gpu(
+    device: torch.device, utilization: float, largest_step: Callable[[], None]
+) -> Budget:
+    """Runs `largest_step` on a GPU that holds the weights, and watches how much more it takes."""
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    largest_step()
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return gpu_budget(free, total, peak, utilization)
+
+
+def available_memory() -> int:
+    """Bytes this process may still take: what the machine has free, or less in a container."""
+    machine = int(psutil.virtual_memory().available)
+    container = container_memory()
+    return machine if container is None else min(machine, container)
+
+
+def container_memory(cgroup: Path = CGROUP) -> int | None:
+    """Bytes left below the limit of the control group, version 2 or 1; None where there is none."""
+    for limit_file, usage_file in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit = int((cgroup / limit_file).read_text())
+            usage = int((cgroup / usage_file).read_text())
+        except (OSError, ValueError):  # not there, or the word "max"
+            continue
+        return max(0, limit - usage)
+    return None
+
+
+def _amount(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if abs(size) >= GIB // 10 else f"{size / 2**20:.2f} MiB"

@@ -1,0 +1,129 @@
+"""The ranks of one model: what they say to each other, and how a model is divided among them.
+
+Collectives go over `torch.distributed`: gloo between CPUs, NCCL between GPUs. A group of one rank
+does nothing, so that the model needs no second path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rank `rank` of `size` ranks. Every call must be made by all ranks, in the same order; a dead
+    peer makes it raise `RuntimeError`, at the latest after the group's timeout."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def join(
+        cls, init_method: str, rank: int, size: int, device: str, timeout_seconds: float = 60.0
+    ) -> Group:
+        """Meets the other ranks at `init_method`, such as `tcp://10.0.0.5:29500`. `device` is cpu
+        or cuda. One group a process; `close` ends it."""
+        if size > 1:
+            dist.init_process_group(
+                "nccl" if device == "cuda" else "gloo",
+                init_method=init_method,
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=timeout_seconds),
+            )
+        return cls(rank, size)
+
+    def close(self) -> None:
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Sums in place over all ranks; every rank gets the same bits."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+
+    def gather_columns(self, part: Tensor) -> Tensor | None:
+        """Rank 0 gets `[rows, size * columns]` of all ranks' `[rows, columns]`, others None."""
+        if self.size == 1:
+            return part
+        parts = [torch.empty_like(part) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(part.contiguous(), parts)
+        return None if parts is None else torch.cat(parts, dim=-1)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Overwrites `tensor` with rank 0's."""
+        if self.size > 1:
+            dist.broadcast(tensor, src=0)
+
+
+ALONE = Group()
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one rank holds of a model, as half-open ranges of whole heads and rows.
+
+    Where there are fewer KV heads than ranks, neighbouring ranks hold the same one. The vocabulary
+    is padded to `size * vocab_rows`; the last ranks may have fewer real rows, or none.
+    """
+
+    rank: int
+    size: int
+    heads: range
+    kv_heads: range
+    intermediate: range
+    vocab: range
+    vocab_rows: int
+
+    @classmethod
+    def of(cls, model: ModelConfig, rank: int, size: int) -> Shard:
+        """Raises `InvalidRequest` where `size` does not divide the model."""
+        check_degree(model, size)
+        kv_heads = max(1, model.num_kv_heads // size)
+        copies = max(1, size // model.num_kv_heads)
+        rows = -(-model.vocab_size // size)
+        first = min(rank * rows, model.vocab_size)
+        return cls(
+            rank=rank,
+            size=size,
+            heads=_share(model.num_heads // size, rank),
+            kv_heads=_share(kv_heads, rank // copies),
+            intermediate=_share(model.intermediate_size // size, rank),
+            vocab=range(first, min(first + rows, model.vocab_size)),
+            vocab_rows=rows,
+        )
+
+
+def check_degree(model: ModelConfig, degree: int) -> None:
+    """Raises `InvalidRequest` with the degrees that do divide the model, if this one does not."""
+    if not _divides(model, degree):
+        able = [d for d in range(1, model.num_heads + 1) if _divides(model, d)]
+        raise InvalidRequest(
+            "tensor_parallel_size",
+            f"tensor_parallel_size {degree} does not divide {Path(model.path).name} "
+            f"({model.num_heads} query heads, {model.num_kv_heads} KV heads, intermediate size "
+            f"{model.intermediate_size}); use one of {', '.join(map(str, able))}",
+        )
+
+
+def _divides(model: ModelConfig, degree: int) -> bool:
+    few, many = sorted((model.num_kv_heads, degree))
+    return (
+        degree >= 1
+        and model.num_heads % degree == 0
+        and model.intermediate_size % degree == 0
+        and many % few == 0
+    )
+
+
+def _share(count: int, index: int) -> range:
+    return range(index * count, (index + 1) * count)

@@ -1,0 +1,228 @@
+"""One rank: a model shard and its paged cache, executing step plans one after another.
+
+Knows nothing of processes or of who sends the plans. Every rank gets the same plans; rank 0 alone
+samples and answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.base import Kernels
+from octavo.kernels.select import select
+from octavo.scheduler.errors import InvalidRequest
+from octavo.scheduler.mirror import Mirror, Row
+from octavo.scheduler.plan import Add, StepPlan, StepResult, Work, decode_plan, encode
+from octavo.scheduler.request import Logprob
+from octavo.scheduler.sampling import SamplingParams
+from octavo.workers.batch import Batcher
+from octavo.workers.cache import (
+    Layout,
+    available_memory,
+    cpu_budget,
+    given_budget,
+    profile_gpu,
+)
+from octavo.workers.config import WorkerConfig, resolve_dtype, served_length
+from octavo.workers.loader import Checkpoint, torch_dtype
+from octavo.workers.model_config import ModelConfig
+from octavo.workers.models.llama import Llama
+from octavo.workers.models.weights import load_weights
+from octavo.workers.parallel import ALONE, Group, Shard
+from octavo.workers.progress import Progress
+from octavo.workers.sampler import Sampled, Sampler, describe_prompt
+
+log = logging.getLogger("octavo.workers")
+
+LOGIT_ROWS = 128  # rows of prompt logits held at once
+FAULT = "the model gave no finite logits for this request (NaN or infinity)"
+
+
+class Worker:
+    """In this order: `load`, `measure`, `allocate`, then any number of `execute`.
+
+    The constructor reads config.json only. Raises `InvalidRequest` naming the flag or file at
+    fault. Rows live between steps; the cache's content outlives them, also over a plan with
+    `reset`.
+    """
+
+    def __init__(self, config: WorkerConfig, group: Group = ALONE) -> None:
+        self.config = config
+        self.group = group
+        self.progress = Progress()
+        self.model_config = ModelConfig.from_directory(config.model)
+        self.max_model_len = served_length(self.model_config, config.max_model_len)
+        self.device, self.kernels = _place(config.device, config.kernels)
+        self.dtype = torch_dtype(
+            resolve_dtype(config.dtype, self.model_config.dtype, self.device.type)
+        )
+        self.shard = Shard.of(self.model_config, group.rank, group.size)
+        self.layout = Layout.of(self.model_config, self.shard, config.block_size, self.dtype)
+        self._mirror = Mirror(config.block_size)
+        self._batcher = Batcher(config.block_size, self.device)
+        self._sampler = Sampler()
+        self._model: Llama | None = None
+        self._cache: Tensor | None = None
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+
+    def load(self) -> None:
+        """Reads this rank's share of the weights."""
+        with Checkpoint(self.config.model) as checkpoint:
+            weights = load_weights(
+                self.model_config, self.shard, checkpoint, self.dtype, self.device
+            )
+        self._model = Llama(
+            self.model_config, self.shard, weights, self.kernels, self.group, self.max_model_len
+        )
+
+    def measure(self) -> int:
+        """Blocks that this rank has room for, the null block included. On a GPU every rank must
+        call it, as it runs a step. Raises `InvalidRequest` where one longest request would not
+        fit, unless the number was given."""
+        config = self.config
+        if config.num_blocks_override is not None:
+            return config.num_blocks_override
+        if config.kv_cache_memory_bytes is not None:
+            budget = given_budget(config.kv_cache_memory_bytes)
+        elif self.device.type == "cpu":
+            budget = cpu_budget(available_memory(), self.group.size)
+        else:
+            budget = profile_gpu(self.device, config.gpu_memory_utilization, self.largest_step)
+        return budget.num_blocks(self.layout, self.max_model_len)
+
+    def largest_step(self) -> None:
+        """Runs a step as large as any will be, on rows and a cache of its own: all the tokens of a
+        step, in as many rows as may sample at once, all asking for everything."""
+        budget, size = self.config.max_num_batched_tokens, self.config.block_size
+        count = min(self.config.max_num_seqs, budget)
+        share = min(-(-budget // count), self.max_model_len)
+        blocks = list(range(1, -(-share // size) + 1))  # all rows may write the same ones
+        sampling = SamplingParams(top_p=0.9, seed=0, logprobs=1, prompt_logprobs=1)
+        add = [Add(row, [0] * share, share, blocks, 0, sampling) for row in range(count)]
+        work = [Work(row, 0, share, True) for row in range(count)]
+        plan = StepPlan(step=0, work=work, add=add, reset=True)
+        mirror = Mirror(size)
+        mirror.apply(plan)
+        cache = self.layout.allocate(len(blocks) + 1, self.device)
+        with torch.inference_mode():
+            self._run(plan, mirror, Batcher(size, self.device), cache)
+
+    def allocate(self, num_blocks: int) -> None:
+        """Makes the cache; all ranks are given the same number of blocks."""
+        self._cache = self.layout.allocate(num_blocks, self.device)
+
+    def execute(self, raw: bytes) -> bytes | None:
+        """Applies an encoded plan and computes it. Rank 0 returns the encoded result, the others
+        None. Raises `OutOfStep` with nothing done where a plan was missed."""
+        assert self._cache is not None, "allocate comes before execute"
+        began = time.perf_counter()
+        plan = decode_plan(raw)
+        self._mirror.apply(plan)
+        with torch.inference_mode():
+            result = self._run(plan, self._mirror, self._batcher, self._cache)
+        self._mirror.advance(plan, result.tokens)
+        if self.group.rank != 0:
+            return None
+        seconds = time.perf_counter() - began
+        return encode(
+            StepResult(
+                step=plan.step,
+                tokens=result.tokens,
+                logprobs=result.logprobs,
+                prompt_logprobs=result.prompt_logprobs,
+                errors=result.errors,
+                compute_seconds=seconds,
+            )
+        )
+
+    def _run(self, plan: StepPlan, mirror: Mirror, batcher: Batcher, cache: Tensor) -> StepResult:
+        """The result as rank 0 knows it; on the others only `tokens` is filled."""
+        if not plan.work:
+            return StepResult(step=plan.step, tokens=[])
+        assert self._model is not None, "load comes before execute"
+        step = batcher.build(plan.work, mirror.rows)
+        hidden = self._model.forward(
+            step.ids, step.positions, cache, step.batch, self.progress.tick
+        )
+        ends = _ends(plan.work)
+        prompt_logprobs = self._describe_prompts(plan.work, mirror.rows, ends, hidden)
+        chosen = [i for i, work in enumerate(plan.work) if work.sample]
+        sampled = self._sample(
+            hidden[[ends[i] - 1 for i in chosen]], [plan.work[i].row for i in chosen], mirror.rows
+        )
+        return StepResult(
+            step=plan.step,
+            tokens=sampled.tokens,
+            logprobs=sampled.logprobs,
+            prompt_logprobs=prompt_logprobs,
+            errors={chosen[i]: FAULT for i in sampled.faults},
+        )
+
+    def _sample(self, hidden: Tensor, numbers: list[int], rows: dict[int, Row]) -> Sampled:
+        if not numbers:
+            return Sampled([], [], [])
+        assert self._model is not None
+        logits = self._model.logits(hidden)
+        if logits is None:
+            ids = torch.empty(len(numbers), dtype=torch.int64, device=self.device)
+            self.group.broadcast(ids)
+            return Sampled(ids.tolist(), [], [])
+        sampled = self._sampler.sample(logits, numbers, rows)
+        if self.group.size > 1:
+            self.group.broadcast(torch.tensor(sampled.tokens, device=self.device))
+        return sampled
+
+    def _describe_prompts(
+        self, work: list[Work], rows: dict[int, Row], ends: list[int], hidden: Tensor
+    ) -> dict[int, list[Logprob]]:
+        """Entries for each Work whose row asked, by its index. Every rank must take part."""
+        assert self._model is not None
+        found: dict[int, list[Logprob]] = {}
+        for index, item in enumerate(work):
+            row = rows[item.row]
+            count = min(item.start + item.count, row.prompt_len - 1) - item.start
+            if row.sampling.prompt_logprobs is None or count <= 0:
+                continue
+            entries = found.setdefault(index, [])
+            first = ends[index] - item.count
+            for done in range(0, count, LOGIT_ROWS):
+                upto = min(done + LOGIT_ROWS, count)
+                logits = self._model.logits(hidden[first + done : first + upto])
+                if logits is not None:
+                    entries += describe_prompt(logits, row, item.start + done)
+        return found if self.group.rank == 0 else {}
+
+
+def _ends(work: list[Work]) -> list[int]:
+    """Where each Work's tokens end in the batch."""
+    ends, total = [], 0
+    for item in work:
+        total += item.count
+        ends.append(total)
+    return ends
+
+
+def _place(name: str, kernels: str) -> tuple[torch.device, Kernels]:
+    """The device to compute on, and its kernels. `auto` is a GPU where there is one that has
+    kernels, else the CPU."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InvalidRequest(
+            "device",
+            "device cuda was asked for, but torch finds no GPU; use --device cpu, or install a "
+            "torch that is built for CUDA",
+        )
+    if name == "auto" and torch.cuda.is_available():
+        try:
+            return torch.device("cuda"), select(torch.device("cuda"), kernels)
+        except ValueError as error:
+            log.warning("computing on the CPU: %s", error)
+    device = torch.device("cuda" if name == "cuda" else "cpu")
+    try:
+        return device, select(device, kernels)
+    except ValueError as error:
+        raise InvalidRequest("kernels", str(error)) from None
