@@ -1,0 +1,82 @@
+# What a person does with Octavo. `make help` says more; nothing is installed outside this folder.
+#
+#   PYTHON   the interpreter that .venv is made from (3.11 or newer)
+#   ARGS     passed on to `octavo serve` or to pytest
+#   TORCH    what pip installs first on a machine without a GPU, before anything asks for a torch
+#            of its own; pip's settings (PIP_FIND_LINKS, PIP_INDEX_URL) say where it comes from
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+ARGS ?=
+TORCH ?= torch==2.13.0
+
+VENV := .venv
+BIN := $(VENV)/bin
+LOG := $(VENV)/install.log
+READY := $(VENV)/.octavo-ready
+
+# One dot a package; pip's own words go into a log, which is shown where pip fails.
+define pip_install
+@$(BIN)/python -m pip install --no-input --disable-pip-version-check --progress-bar off $(1) 2>&1 \
+	| tee $(LOG) \
+	| awk '/^ *(Collecting|Downloading|Processing|Installing)/ { printf "."; fflush() } END { print "" }' \
+	|| { tail -n 30 $(LOG); echo "pip failed; the whole output is in $(LOG)"; exit 1; }
+endef
+
+.PHONY: help install serve test lint bench clean
+
+help:
+	@echo "make install   make .venv and install Octavo into it (skipped when done)"
+	@echo "make serve     serve a model on http://127.0.0.1:8000, e.g. ARGS='--port 9000'"
+	@echo "make test      lint, types and every test, e.g. ARGS='-k prefix'"
+	@echo "make lint      lint and types alone"
+	@echo "make bench     the benchmarks of benchmarks/RESULTS.md"
+	@echo "make clean     remove what building and testing left (not .venv)"
+
+install: $(READY)
+
+$(BIN)/pip:
+	@command -v $(PYTHON) > /dev/null || { \
+		echo "Octavo needs Python 3.11 or newer, but there is no '$(PYTHON)': name one with make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Octavo needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) -V): name another with make PYTHON=..."; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml | $(BIN)/pip
+	@printf 'Updating pip '
+	$(call pip_install,--upgrade pip)
+ifeq ($(shell nvidia-smi -L > /dev/null 2>&1 && echo yes),yes)
+	@printf 'Installing Octavo for CUDA, with its tools '
+	$(call pip_install,-e '.[cuda,dev]')
+else
+	@printf 'Installing $(TORCH) for the CPU '
+	$(call pip_install,$(TORCH))
+	@printf 'Installing Octavo and its tools '
+	$(call pip_install,-e '.[dev]')
+endif
+	@touch $@
+
+serve: install
+	@exec $(BIN)/octavo serve $(ARGS)
+
+test: lint
+	$(BIN)/pytest --durations=10 $(ARGS)
+
+lint: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python benchmarks/scheduler_cost.py
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/prefix.py
+
+clean:
+	rm -rf build dist octavo.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
