@@ -1,0 +1,125 @@
+"""Compiles `csrc/` once a machine and caches the library; knows nothing of what is in it.
+
+A library's name holds a hash of the sources, the flags and the processor's vector extensions, and
+one of the compiler, so a cache folder may be shared between unlike machines and nothing stale is
+ever loaded. Without a compiler, one that was built earlier (say, into an image) still serves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+SOURCES = Path(__file__).resolve().parent / "csrc"
+FLAGS = ["-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-Wno-psabi"]
+# Neither changes a result: no kernel reads errno or the floating-point exception flags.
+FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
+VECTOR_FLAGS = {
+    "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"],
+    "AVX2": ["-mavx2", "-mfma"],
+}
+COMPILERS = ("c++", "g++", "clang++")
+
+log = logging.getLogger("octavo.kernels")
+
+
+def cache_folder() -> Path:
+    """`OCTAVO_CACHE`, else `octavo` in `XDG_CACHE_HOME` or `~/.cache`."""
+    if own := os.environ.get("OCTAVO_CACHE"):
+        return Path(own).expanduser()
+    general = os.environ.get("XDG_CACHE_HOME")
+    return (Path(general) if general else Path.home() / ".cache") / "octavo"
+
+
+def library(capability: str | None = None) -> Path | None:
+    """The compiled library, built first if need be; None (and one warning) if that cannot be done.
+
+    `capability` is `AVX512`, `AVX2` or anything else for the portable build; by default it is what
+    `torch.backends.cpu.get_cpu_capability()` says of this machine.
+    """
+    vector_flags = VECTOR_FLAGS.get(capability or torch.backends.cpu.get_cpu_capability(), [])
+    flags = FLAGS + vector_flags
+    sources = sorted(SOURCES.iterdir())
+    folder = cache_folder() / "kernels"
+    stem = "kernels-" + _digest(
+        platform.system(), platform.machine(), *flags, *(f.read_bytes() for f in sources)
+    )
+    compiler = _compiler()
+    if compiler is None:
+        built = sorted(folder.glob(f"{stem}-*.so"))
+        if not built:
+            log.warning(
+                "no C++ compiler found (CXX, or one of %s on PATH): attention runs on the slower "
+                "torch kernels; install g++ to get the native ones",
+                ", ".join(COMPILERS),
+            )
+        return built[0] if built else None
+    try:
+        target = folder / f"{stem}-{_digest(*compiler, _version(compiler))}.so"
+        if not target.exists():
+            units = [str(f) for f in sources if f.suffix == ".cpp"]
+            _compile([*compiler, *flags, *units], target)
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        log.warning(
+            "compiling the native kernels with %s failed (%s): attention runs on the slower torch "
+            "kernels; set CXX to another compiler",
+            shlex.join(compiler),
+            last,
+        )
+        return None
+    except OSError as error:
+        log.warning(
+            "the native kernels could not be built in %s (%s): attention runs on the slower torch "
+            "kernels; set OCTAVO_CACHE to a folder that can be written",
+            folder,
+            error,
+        )
+        return None
+    return target
+
+
+def _compile(command: list[str], target: Path) -> None:
+    """Runs `command` to make `target`. One process at a time; the file appears whole."""
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(target.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.exists():
+            return
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
+            made = Path(work) / target.name
+            subprocess.run([*command, "-o", str(made)], check=True, capture_output=True, text=True)
+            made.replace(target)
+
+
+def _compiler() -> list[str] | None:
+    """The command to run, as a list; `CXX` may carry arguments."""
+    asked = shlex.split(os.environ.get("CXX", ""))
+    for command in [asked] if asked else [[name] for name in COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    return None
+
+
+def _version(compiler: list[str]) -> str:
+    return subprocess.run(
+        [*compiler, "--version"], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def _digest(*parts: str | bytes) -> str:
+    total = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        total.update(len(raw).to_bytes(8, "little") + raw)
+    return total.hexdigest()

@@ -1,0 +1,309 @@
+"""The native CPU kernels: a thin, quick call into the library that `build.py` makes.
+
+Knows the C interface (`csrc/octavo.h`) and the shapes it takes; the arithmetic is in `csrc/`.
+A decode step makes several calls a layer, so a batch's pointers are gathered and checked once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.base import Batch
+
+STORAGE = {torch.float32: 0, torch.bfloat16: 1}
+INDICES = ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len", "slots")
+BATCH_FAULTS = {
+    1: "a slot lies outside of the cache",
+    2: "a block lies outside of the cache",
+    3: "index pointers and lengths contradict each other",
+}
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = [
+        ("qo_indptr", c_void_p),
+        ("kv_indptr", c_void_p),
+        ("kv_indices", c_void_p),
+        ("kv_last_page_len", c_void_p),
+        ("slots", c_void_p),
+        ("num_rows", c_int64),
+        ("num_tokens", c_int64),
+        ("num_indices", c_int64),
+        ("block_size", c_int64),
+    ]
+
+
+_TOKENS = [c_void_p, c_int64]
+_LAYER = [c_void_p, c_int64, c_int64, c_int64]
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "octavo_check": (c_int, [c_void_p, c_int64]),
+    "octavo_attention": (
+        None,
+        [c_int, c_void_p, *_LAYER, *_TOKENS, *_TOKENS, c_int64, c_float, c_int],
+    ),
+    "octavo_write_kv": (None, [c_int, c_void_p, *_LAYER, *_TOKENS, *_TOKENS, c_int]),
+    "octavo_copy_blocks": (None, [c_void_p, c_int64, c_void_p, c_int64, c_int]),
+    "octavo_rms_norm": (
+        None,
+        [c_int, c_void_p, *[c_int64] * 5, c_void_p, c_float, c_void_p, c_int64, c_int64, c_int],
+    ),
+    "octavo_add_rms_norm": (
+        None,
+        [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_void_p, c_float, *_TOKENS, c_int],
+    ),
+    "octavo_rotary": (
+        c_int,
+        [c_int, *_TOKENS, c_int64, *_TOKENS, c_int64, c_int64]
+        + [c_void_p, c_int64, c_void_p, c_int64, c_int],
+    ),
+    "octavo_silu_and_mul": (None, [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_int]),
+}
+
+
+class CpuKernels:
+    """float32 and bfloat16 on any CPU. Keys lie transposed in the cache: see `csrc/cell.h`.
+
+    Tensors of `[num_tokens, heads, head_dim]` may be slices of a wider matrix, as the parts of a
+    fused qkv product are. Raises TypeError for another dtype, ValueError for a layout that the
+    kernels cannot read, IndexError for a batch that points outside of the cache.
+    """
+
+    name = "native"
+
+    def __init__(self, library: Path) -> None:
+        """Loads `library`; raises OSError if it is not one for this machine."""
+        self._library = ctypes.CDLL(str(library))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, arguments
+        self._attention = self._library.octavo_attention
+        self._write_kv = self._library.octavo_write_kv
+        self._rms_norm = self._library.octavo_rms_norm
+        self._add_rms_norm = self._library.octavo_add_rms_norm
+        self._rotary = self._library.octavo_rotary
+        self._silu_and_mul = self._library.octavo_silu_and_mul
+        self._batch: Batch | None = None
+        self._num_blocks = 0
+        self._arrays = _Batch()
+        self._address = ctypes.addressof(self._arrays)
+
+    def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
+        layer = _layer(cache)
+        shape = batch.slots.shape[0], *layer[2:]
+        self._write_kv(
+            _storage(cache, key, value),
+            self._prepared(batch, cache),
+            *layer,
+            *_tokens(key, shape),
+            *_tokens(value, shape),
+            torch.get_num_threads(),
+        )
+
+    def attention(
+        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+    ) -> None:
+        address, stride, kv_heads, head_dim = _layer(cache)
+        heads = query.shape[1]
+        if heads % kv_heads:
+            raise ValueError(f"queries of shape {list(query.shape)} do not fit {kv_heads} KV heads")
+        shape = batch.slots.shape[0], heads, head_dim
+        self._attention(
+            _storage(cache, query, out),
+            self._prepared(batch, cache),
+            address,
+            stride,
+            kv_heads,
+            head_dim,
+            *_tokens(query, shape),
+            *_tokens(out, shape),
+            heads,
+            scale,
+            torch.get_num_threads(),
+        )
+
+    def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
+        count = pairs.shape[0]
+        if count == 0:
+            return
+        if not cache.is_contiguous():
+            raise ValueError(f"whole blocks must be contiguous, not of strides {cache.stride()}")
+        least, most = torch.aminmax(pairs)
+        if int(least) < 0 or int(most) >= cache.shape[0]:
+            raise IndexError(f"{BATCH_FAULTS[2]}: {pairs.tolist()} of {cache.shape[0]} blocks")
+        self._library.octavo_copy_blocks(
+            cache.data_ptr(),
+            cache[0].nbytes,
+            _contiguous(pairs, torch.int64),
+            count,
+            torch.get_num_threads(),
+        )
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        tokens, heads, token_stride, head_stride = _rows(x)
+        *_, out_token_stride, out_head_stride = _rows(out)
+        width = x.shape[-1]
+        if x.shape != out.shape or weight.shape[0] != width:
+            raise ValueError(f"shapes {_shapes(x, weight, out)} do not fit together")
+        self._rms_norm(
+            _storage(x, weight, out),
+            x.data_ptr(),
+            token_stride,
+            head_stride,
+            tokens,
+            heads,
+            width,
+            weight.data_ptr(),
+            eps,
+            out.data_ptr(),
+            out_token_stride,
+            out_head_stride,
+            torch.get_num_threads(),
+        )
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor
+    ) -> None:
+        rows, width = x.shape
+        if x.shape != residual.shape or x.shape != out.shape or weight.shape[0] != width:
+            raise ValueError(f"shapes {_shapes(x, residual, weight, out)} do not fit together")
+        self._add_rms_norm(
+            _storage(x, residual, weight, out),
+            *_matrix(x),
+            *_matrix(residual),
+            rows,
+            width,
+            weight.data_ptr(),
+            eps,
+            *_matrix(out),
+            torch.get_num_threads(),
+        )
+
+    def rotary(self, query: Tensor, key: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
+        num_tokens, heads, head_dim = query.shape
+        kv_heads, max_len = key.shape[1], cos_sin.shape[0]
+        if cos_sin.shape[1:] != (2, head_dim // 2) or positions.shape[0] != num_tokens:
+            raise ValueError(f"shapes {_shapes(query, cos_sin, positions)} do not fit together")
+        outside = self._rotary(
+            _storage(query, key),
+            *_tokens(query, (num_tokens, heads, head_dim)),
+            heads,
+            *_tokens(key, (num_tokens, kv_heads, head_dim)),
+            kv_heads,
+            head_dim,
+            _contiguous(cos_sin, torch.float32),
+            max_len,
+            _contiguous(positions, torch.int32),
+            num_tokens,
+            torch.get_num_threads(),
+        )
+        if outside:
+            raise IndexError(
+                f"positions {int(positions.min())} to {int(positions.max())} are not all among "
+                f"the {max_len} of the rotary table"
+            )
+
+    def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        rows, width = out.shape
+        if gate_up.shape != (rows, 2 * width):
+            raise ValueError(f"shapes {_shapes(gate_up, out)} do not fit together")
+        self._silu_and_mul(
+            _storage(gate_up, out),
+            *_matrix(gate_up),
+            *_matrix(out),
+            rows,
+            width,
+            torch.get_num_threads(),
+        )
+
+    def _prepared(self, batch: Batch, cache: Tensor) -> int:
+        """The address of `batch`'s pointers; gathered and checked when the batch is a new one."""
+        num_blocks, _, _, block_size, _ = cache.shape
+        if batch.block_size != block_size:
+            raise ValueError(
+                f"the batch's blocks hold {batch.block_size} tokens, the cache's {block_size}"
+            )
+        if batch is self._batch and num_blocks == self._num_blocks:
+            return self._address
+        self._batch = None
+        arrays = self._arrays
+        for name in INDICES:
+            setattr(arrays, name, _contiguous(getattr(batch, name), torch.int32))
+        rows = batch.kv_last_page_len.shape[0]
+        if batch.qo_indptr.shape[0] != rows + 1 or batch.kv_indptr.shape[0] != rows + 1:
+            raise ValueError(f"index pointers for {rows} rows need {rows + 1} entries")
+        arrays.num_rows = rows
+        arrays.num_tokens = batch.slots.shape[0]
+        arrays.num_indices = batch.kv_indices.shape[0]
+        arrays.block_size = block_size
+        if fault := self._library.octavo_check(self._address, num_blocks):
+            raise IndexError(f"{BATCH_FAULTS[fault]} of {num_blocks} blocks")
+        self._batch, self._num_blocks = batch, num_blocks
+        return self._address
+
+
+def _storage(*tensors: Tensor) -> int:
+    """The C code of the dtype that all `tensors` share."""
+    dtype = tensors[0].dtype
+    for tensor in tensors:
+        if tensor.dtype is not dtype:
+            raise TypeError(f"dtypes differ: {[t.dtype for t in tensors]}")
+    if dtype not in STORAGE:
+        raise TypeError(f"the CPU kernels store float32 or bfloat16, not {dtype}: use --dtype")
+    return STORAGE[dtype]
+
+
+def _layer(cache: Tensor) -> tuple[int, int, int, int]:
+    """Address, block stride in bytes, KV heads and head_dim of a layer's view."""
+    _, _, kv_heads, block_size, head_dim = cache.shape
+    block, *inner = cache.stride()
+    cell = block_size * head_dim
+    if inner != [kv_heads * cell, cell, head_dim, 1]:
+        raise ValueError(f"a layer of a block must be contiguous, not of strides {inner}")
+    if head_dim % 8:
+        raise ValueError(f"head_dim must be a multiple of 8, not {head_dim}")
+    return cache.data_ptr(), block * cache.element_size(), kv_heads, head_dim
+
+
+def _tokens(x: Tensor, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Address and token stride in bytes of `[num_tokens, heads, head_dim]`."""
+    if x.shape != shape:
+        raise ValueError(f"need shape {list(shape)}, not {list(x.shape)}")
+    token, head, element = x.stride()
+    if element != 1 or (head != shape[2] and shape[1] != 1):
+        raise ValueError(f"a token's heads must be contiguous, not of strides {x.stride()}")
+    return x.data_ptr(), token * x.element_size()
+
+
+def _matrix(x: Tensor) -> tuple[int, int]:
+    """Address and row stride in bytes of `[rows, width]`."""
+    row, element = x.stride()
+    if element != 1:
+        raise ValueError(f"a row must be contiguous, not of strides {x.stride()}")
+    return x.data_ptr(), row * x.element_size()
+
+
+def _rows(x: Tensor) -> tuple[int, int, int, int]:
+    """Sizes, then strides in bytes, of the outer two axes; of two axes, the second has size 1."""
+    *outer, element = x.stride()
+    if element != 1 or len(outer) not in (1, 2):
+        raise ValueError(f"need 2 or 3 axes, the last contiguous, not strides {x.stride()}")
+    token, head = outer if len(outer) == 2 else (outer[0], 0)
+    heads = x.shape[1] if len(outer) == 2 else 1
+    return x.shape[0], heads, token * x.element_size(), head * x.element_size()
+
+
+def _contiguous(x: Tensor, dtype: torch.dtype) -> int:
+    """Address of a whole tensor."""
+    if x.dtype is not dtype or not x.is_contiguous():
+        raise ValueError(f"need contiguous {dtype}, not {x.dtype} of strides {x.stride()}")
+    return x.data_ptr()
+
+
+def _shapes(*tensors: Tensor) -> list[list[int]]:
+    return [list(x.shape) for x in tensors]

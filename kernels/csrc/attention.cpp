@@ -1,0 +1,267 @@
+// Paged attention of a ragged batch.
+//
+// Within a split, which is SPLIT keys at an absolute position, softmax runs online over tiles of
+// TILE keys; splits are folded in order. So the arithmetic of a query depends on its position and
+// its row's keys alone: not on the batch, the threads, how the prompt was cut into chunks, or which
+// items a split was given to.
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "cell.h"
+#include "items.h"
+#include "octavo.h"
+#include "product.h"
+#include "softmax.h"
+#include "tile.h"
+
+namespace octavo {
+namespace {
+
+constexpr int64_t PACK_ROWS = 12;  // from so many on, widening a bfloat16 tile once pays
+
+// A thread's own memory, kept from call to call.
+struct Scratch {
+    std::vector<float> memory;
+
+    float* floats(int64_t count) {
+        if (int64_t(memory.size()) < count + 16) memory.resize(count + 16);
+        uintptr_t address = reinterpret_cast<uintptr_t>(memory.data());
+        return reinterpret_cast<float*>((address + 63) & ~uintptr_t(63));
+    }
+};
+
+// What an item needs, cut from a Scratch.
+struct Buffers {
+    float* queries;  // [rows, dim]
+    float* scores;   // [rows of a head, TILE]
+    vf* weights;     // [rows]
+    float* keys;     // [dim, TILE]
+    float* values;   // [TILE, width]
+    float* first;    // two states
+    float* second;
+
+    Buffers(Scratch& scratch, int64_t rows, int64_t dim, int64_t width) {
+        const int64_t state = State::size(rows, width);
+        const int64_t sizes[] = {rows * dim, rows * TILE, rows * W, dim * TILE, TILE * width,
+                                 state,      state};
+        int64_t total = 0;
+        for (int64_t size : sizes) total += divide_up(size, 16) * 16;
+        float* memory = scratch.floats(total);
+        auto take = [&](int64_t count) {
+            float* from = memory;
+            memory += divide_up(count, 16) * 16;
+            return from;
+        };
+        queries = take(sizes[0]);
+        scores = take(sizes[1]);
+        weights = reinterpret_cast<vf*>(take(sizes[2]));
+        keys = take(sizes[3]);
+        values = take(sizes[4]);
+        first = take(state);
+        second = take(state);
+    }
+};
+
+template <class T>
+struct Attention {
+    const Batch& batch;
+    const Cells<T> cells;
+    const Tokens query, out;
+    const int64_t group, dim, width;  // width: dim rounded up to whole vectors
+    const float scale;                // scores to base 2
+    Plan& plan;
+
+    Attention(const Batch& b, const Cells<T>& c, Tokens q, Tokens o, int64_t heads, float s,
+              Plan& p)
+        : batch(b), cells(c), query(q), out(o), group(heads / c.kv_heads), dim(c.head_dim),
+          width(divide_up(dim, W) * W), scale(s * 1.44269504f), plan(p) {}
+
+    const int32_t* table(int64_t row) const { return batch.kv_indices + batch.kv_indptr[row]; }
+
+    int64_t rows_of(const Item& item) const { return item.heads * item.queries * group; }
+
+    void load_queries(const Item& item, float* to) const {
+        int64_t token = batch.qo_indptr[item.row] + item.query;
+        for (int64_t head = item.head; head < item.head + item.heads; head++)
+            for (int64_t q = 0; q < item.queries; q++) {
+                const T* from = query.at<const T>(token + q) + head * group * dim;
+                for (int64_t i = 0; i < group * dim; i++) *to++ = to_float(from[i]) * scale;
+            }
+    }
+
+    void write_output(const Item& item, const State& state) const {
+        int64_t token = batch.qo_indptr[item.row] + item.query;
+        for (int64_t r = 0; r < rows_of(item); r++) {
+            int64_t head = item.head + r / (item.queries * group);
+            int64_t q = r / group % item.queries;
+            T* to = out.at<T>(token + q) + (head * group + r % group) * dim;
+            const float* sums = state.sums + r * width;
+            vf total = splat(state.weights[r]);
+            int64_t d = 0;
+            for (; d + W <= dim; d += W) store(to + d, load(sums + d) / total);
+            for (; d < dim; d++) to[d] = from_float<T>(sums[d] / total[0]);
+        }
+    }
+
+    // scores = queries @ keys, of which the first `count` exist.
+    void score(const CachedKeys<T>& cached, int64_t count, const float* queries, int64_t rows,
+               const Buffers& buffers) const {
+        constexpr int STEP = CachedKeys<T>::STEP;
+        const int64_t vectors = divide_up(count, W);
+        if (std::is_same_v<T, float> || rows < PACK_ROWS)
+            return product(queries, dim, rows, dim, cached, vectors, buffers.scores, TILE, false);
+        for (int64_t k = 0; k < dim; k += STEP)
+            for (int64_t v = 0; v < vectors; v++) {
+                vf row[STEP][1];
+                cached.fetch(k, v * W, row);
+                for (int s = 0; s < STEP; s++)
+                    store(buffers.keys + (k + s) * TILE + v * W, row[s][0]);
+            }
+        product(queries, dim, rows, dim, Packed{buffers.keys, TILE}, vectors, buffers.scores, TILE,
+                false);
+    }
+
+    // The same where a block is narrower than a vector.
+    void score_narrow(const Item& item, int64_t head, int64_t at, int64_t count,
+                      const float* queries, int64_t rows, const Buffers& buffers) const {
+        constexpr int64_t STEP = CachedKeys<T>::STEP;
+        const int64_t size = cells.block_size;
+        for (int64_t j = 0; j < count; j++) {
+            const uint32_t* words = cells.keys(table(item.row)[(at + j) / size], head);
+            for (int64_t k = 0; k < dim; k += STEP) {
+                T pair[STEP];
+                std::memcpy(pair, words + (at + j) % size + k / STEP * size, 4);
+                for (int64_t s = 0; s < STEP; s++)
+                    buffers.keys[(k + s) * TILE + j] = to_float(pair[s]);
+            }
+        }
+        product(queries, dim, rows, dim, Packed{buffers.keys, TILE}, divide_up(count, W),
+                buffers.scores, TILE, false);
+    }
+
+    // sums += weights @ values, of which the first `count` exist.
+    void gather(const CachedValues<T>& cached, int64_t count, const float* weights, int64_t rows,
+                const Buffers& buffers, float* sums) const {
+        if (width == dim && (std::is_same_v<T, float> || rows < PACK_ROWS))
+            return product(weights, TILE, rows, count, cached, width / W, sums, width, true);
+        for (int64_t j = 0; j < count; j++) {
+            float* to = buffers.values + j * width;
+            int64_t d = 0;
+            for (; d + W <= dim; d += W) {
+                vf row[1][1];
+                cached.fetch(j, d, row);
+                store(to + d, row[0][0]);
+            }
+            for (; d < dim; d++) to[d] = to_float(cached.rows[j][d]);
+            for (; d < width; d++) to[d] = 0;
+        }
+        product(weights, TILE, rows, count, Packed{buffers.values, width}, width / W, sums, width,
+                true);
+    }
+
+    // One split's state, from nothing. `next` is the item that follows.
+    void attend_split(const Item& item, int64_t begin, int64_t end, const Item& next,
+                      const Buffers& buffers, const State& state) const {
+        const int64_t rows = item.queries * group, start = origin_of(batch, item.row) + item.query;
+        std::fill(state.sums, state.sums + rows_of(item) * width, 0.0f);
+        std::fill(state.tops, state.tops + rows_of(item), NOTHING);
+        std::fill(buffers.weights, buffers.weights + rows_of(item), vf{});
+        Tile<T> tiles[2];
+        Tile<T>*tile = tiles, *following = tiles + 1;
+        tile->locate(cells, table(item.row), item.head, begin, item.end);
+        for (int64_t at = begin; at < end; at += TILE)
+            for (int64_t h = 0; h < item.heads; h++) {
+                if (h + 1 < item.heads)
+                    following->locate(cells, table(item.row), item.head + h + 1, at, item.end);
+                else if (at + TILE < item.end)
+                    following->locate(cells, table(item.row), item.head, at + TILE, item.end);
+                else
+                    following->locate(cells, table(next.row), next.head, next.begin, next.end);
+                tile->followed_by(*following);
+                int64_t count = std::min<int64_t>(TILE, end - at);
+                // Queries before the tile see none of it.
+                int64_t unseeing = std::max<int64_t>(0, at - start) * group;
+                int64_t first = h * rows + unseeing, past = (h + 1) * rows;
+                const float* queries = buffers.queries + first * dim;
+                if (cells.block_size < W)
+                    score_narrow(item, item.head + h, at, count, queries, past - first, buffers);
+                else
+                    score(tile->keys, count, queries, past - first, buffers);
+                for (int64_t r = first; r < past; r++)
+                    softmax(buffers.scores + (r - first) * TILE,
+                            start + r % rows / group + 1 - at, state.tops[r], buffers.weights[r],
+                            state.sums + r * width, width);
+                gather(tile->values, count, buffers.scores, past - first, buffers,
+                       state.sums + first * width);
+                std::swap(tile, following);
+            }
+        for (int64_t r = 0; r < rows_of(item); r++) state.weights[r] = sum_of(buffers.weights[r]);
+    }
+
+    void attend(const Item& item, const Item& next, Scratch& scratch) {
+        const int64_t rows = rows_of(item);
+        Buffers buffers(scratch, rows, dim, width);
+        float* memory = item.partial < 0 ? buffers.first : plan.partials.data() + item.partial;
+        State total = State::at(memory, rows, width);
+        State part = State::at(buffers.second, rows, width);
+        load_queries(item, buffers.queries);
+        for (int64_t at = item.begin; at < item.end; at += SPLIT) {
+            int64_t end = std::min(at + SPLIT, item.end);
+            attend_split(item, at, end, next, buffers, at == item.begin ? total : part);
+            if (at > item.begin) fold(total, part, rows, width);
+        }
+        if (item.partial < 0) write_output(item, total);
+    }
+
+    void merge(const Item& item) {
+        const int64_t rows = rows_of(item), size = State::size(rows, width);
+        float* memory = plan.partials.data() + item.partial;
+        State total = State::at(memory, rows, width);
+        for (int64_t s = 1; s < divide_up(item.end, SPLIT); s++)
+            fold(total, State::at(memory + s * size, rows, width), rows, width);
+        write_output(item, total);
+    }
+
+    void run(int threads) {
+        plan.make(batch, cells.kv_heads, group, width, threads);
+        const std::vector<Item>& items = plan.items;
+        const int64_t count = items.size();
+        if (count == 0) return;
+        const int team = int(std::min<int64_t>({threads, count, divide_up(plan.work, SMALL)}));
+        std::atomic<int64_t> claimed{0};
+#pragma omp parallel num_threads(team) if (team > 1)
+        {
+            static thread_local Scratch scratch;
+            // An item is claimed one ahead, so that its first tile is on its way in time.
+            int64_t i = claimed++;
+            while (i < count) {
+                int64_t next = claimed++;
+                attend(items[i], items[std::min(next, count - 1)], scratch);
+                i = next;
+            }
+#pragma omp barrier
+#pragma omp for schedule(static)
+            for (size_t m = 0; m < plan.merges.size(); m++) merge(plan.merges[m]);
+        }
+    }
+};
+
+}  // namespace
+}  // namespace octavo
+
+using namespace octavo;
+
+extern "C" void octavo_attention(int type, const Batch* batch, char* cache, int64_t block_stride,
+                                 int64_t kv_heads, int64_t head_dim, const char* query,
+                                 int64_t query_stride, char* out, int64_t out_stride,
+                                 int64_t heads, float scale, int threads) {
+    auto run = [&](auto zero) {
+        Cells<decltype(zero)> cells{cache, block_stride, kv_heads, batch->block_size, head_dim};
+        Tokens queries{const_cast<char*>(query), query_stride}, results{out, out_stride};
+        static thread_local Plan plan;
+        Attention<decltype(zero)>(*batch, cells, queries, results, heads, scale, plan)
+            .run(threads);
+    };
+    type == 0 ? run(float{}) : run(bf16{});
+}
