@@ -288,18 +288,19 @@ class Scheduler:
             self.counters.computed += work.count
             if work.start < seq.prompt_len:
                 self.counters.prompt_computed += min(work.count, seq.prompt_len - work.start)
+            if index in result.errors:  # what it wrote is not to be found by others
+                self._end(seq, Finish.ERROR)
+                events.append(
+                    TokenEvent(seq.request.id, [], seq.finish, error=result.errors[index])
+                )
+                continue
             if seq.epoch == epoch:
                 seq.computed = work.start + work.count
                 if index in result.prompt_logprobs:
                     seq.take_prompt_logprobs(result.prompt_logprobs[index])
                 if seq.computed >= (seq.published + 1) * block_size:
                     self.cache.publish(seq)
-            if index in result.errors:
-                self._end(seq, Finish.ERROR)
-                events.append(
-                    TokenEvent(seq.request.id, [], seq.finish, error=result.errors[index])
-                )
-            elif token is not None:
+            if token is not None:
                 seq.pending -= 1
                 seq.tokens.append(token)
                 events.append(self._event(seq, token, logprob, now))

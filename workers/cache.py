@@ -6,6 +6,7 @@ explained by its own arithmetic.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.base import block_bytes, cache_shape
+from octavo.kernels.memory import prefer_huge_pages
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.parallel import Shard
@@ -46,11 +48,17 @@ class Layout:
         )
 
     def allocate(self, num_blocks: int, device: torch.device) -> Tensor:
-        """All zeros: kernels may read, and weigh by nothing, the unused end of a block."""
+        """All zeros: kernels may read, and weigh by nothing, the unused end of a block. On a CPU
+        the system gives each page when it is first written, so an idle engine is small."""
         shape = cache_shape(
             num_blocks, self.num_layers, self.kv_heads, self.block_size, self.head_dim
         )
-        return torch.zeros(shape, dtype=self.dtype, device=device)
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=self.dtype, device=device)
+        pages = mmap.mmap(-1, num_blocks * self.block_bytes)
+        cache = torch.frombuffer(pages, dtype=self.dtype).view(shape)
+        prefer_huge_pages(cache)
+        return cache
 
 
 @dataclass(frozen=True, slots=True)
