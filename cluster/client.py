@@ -1,7 +1,8 @@
 """The seam between the front and an engine: what the API needs to know of serving.
 
-`cluster/local.py` implements it over an engine in this process, `cluster/remote.py` over Serve
-replicas. The front is tested against the former with a real model and knows nothing of Ray.
+`cluster/local.py` implements it over an engine in this process, `cluster/distributed/remote.py`
+over Serve replicas. The front is tested against the former with a real model and knows nothing of
+Ray.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Workers(Protocol):
     """A group of ranks that executes plans in order: in this process, or as Ray actors."""
 
     async def start(self) -> Capacity:
-        """Loads the model and agrees on the number of blocks; raises with the reason if it can't."""
+        """Loads the model and agrees on the number of blocks. Raises with the reason."""
 
     async def execute(self, plan: bytes) -> bytes:
         """The encoded result of an encoded plan. Several may be in flight, answered in order.

@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from octavo.cluster.engine import Engine, Workers
 from octavo.cluster.stats import EngineStats
@@ -19,25 +18,17 @@ from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.errors import EngineDead
 from octavo.scheduler.request import Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
-
-
-class StepWorker(Protocol):
-    """What an executor asks of a rank: `workers.worker.Worker` or `workers.null.NullWorker`."""
-
-    def load(self) -> None: ...
-    def measure(self) -> int: ...
-    def allocate(self, num_blocks: int) -> None: ...
-    def execute(self, raw: bytes) -> bytes | None: ...
+from octavo.workers.member import Member
 
 
 class LocalWorkers:
     """One rank on a thread of its own, so that planning and detokenizing overlap with computing."""
 
-    def __init__(self, make_worker: Callable[[], StepWorker], block_size: int) -> None:
+    def __init__(self, make_worker: Callable[[], Member], block_size: int) -> None:
         self._make_worker = make_worker
         self._block_size = block_size
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-worker")
-        self._worker: StepWorker | None = None
+        self._worker: Member | None = None
 
     async def start(self) -> Capacity:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._start)

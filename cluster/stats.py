@@ -1,7 +1,7 @@
 """What an engine measures, as plain data that crosses process borders.
 
 The engine counts and observes; the ingress renders Prometheus text from the latest snapshot of
-every replica (`cluster/metrics.py`), so no metric depends on which process answers a scrape.
+every replica (`cluster/api/metrics.py`), so no metric depends on which process answers a scrape.
 """
 
 from __future__ import annotations

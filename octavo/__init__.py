@@ -21,16 +21,16 @@ from octavo.scheduler.errors import (
 from octavo.scheduler.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from octavo.cluster.llm import LLM as LLM
-    from octavo.cluster.outputs import CompletionOutput as CompletionOutput
-    from octavo.cluster.outputs import RequestOutput as RequestOutput
+    from octavo.cluster.offline.llm import LLM as LLM
+    from octavo.cluster.offline.outputs import CompletionOutput as CompletionOutput
+    from octavo.cluster.offline.outputs import RequestOutput as RequestOutput
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "LLM": "octavo.cluster.llm",
-    "CompletionOutput": "octavo.cluster.outputs",
-    "RequestOutput": "octavo.cluster.outputs",
+    "LLM": "octavo.cluster.offline.llm",
+    "CompletionOutput": "octavo.cluster.offline.outputs",
+    "RequestOutput": "octavo.cluster.offline.outputs",
 }
 
 __all__ = [

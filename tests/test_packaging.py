@@ -64,7 +64,7 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(wheel: Path) -> None
     information = {name for name in names if ".dist-info/" in name}
     assert names - information == sources()
     assert any(name.endswith("/licenses/LICENSE") for name in information)
-    assert "octavo = octavo.cluster.cli:main" in entry_points
+    assert "octavo = octavo.cluster.cli.main:main" in entry_points
 
 
 def test_an_installed_wheel_imports_from_another_directory(wheel: Path, tmp_path: Path) -> None:

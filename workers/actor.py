@@ -10,37 +10,15 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Protocol
 
 import ray.util
 
 from octavo.scheduler.errors import OutOfStep
 from octavo.workers.channel import Link, WorkerChannel
 from octavo.workers.config import WorkerConfig
+from octavo.workers.member import Member
 
 logger = logging.getLogger(__name__)
-
-
-class Progress(Protocol):
-    ticks: int
-
-
-class Member(Protocol):
-    """What executes plans: `octavo.workers.worker.Worker`, or the null one."""
-
-    @property
-    def progress(self) -> Progress:
-        """`ticks` counts up while a plan is executed; read from another thread."""
-
-    def load(self) -> None: ...
-
-    def measure(self) -> int:
-        """Blocks there is room for, the null block included."""
-
-    def allocate(self, num_blocks: int) -> None: ...
-
-    def execute(self, raw: bytes) -> bytes | None:
-        """Rank 0 answers with a result. Raises `OutOfStep` before anything is touched."""
 
 
 Build = Callable[[int, int, str], Member]

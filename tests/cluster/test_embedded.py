@@ -13,10 +13,12 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from octavo.cluster import embedded
+from octavo.cluster.checkpoints import embedded
 from octavo.scheduler.errors import InvalidRequest
 
-PREPARE = "from octavo.cluster.embedded import prepare; print(prepare(on_progress=print))"
+PREPARE = (
+    "from octavo.cluster.checkpoints.embedded import prepare; print(prepare(on_progress=print))"
+)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from octavo.cluster.gguf import Gguf, InvalidGguf
-from octavo.cluster.gguf_llama import convert
+from octavo.cluster.checkpoints.gguf import Gguf, InvalidGguf
+from octavo.cluster.checkpoints.gguf_llama import convert
 from octavo.scheduler.errors import InvalidRequest
 
 ALIGNMENT = 32

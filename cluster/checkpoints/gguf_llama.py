@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from octavo.cluster.gguf import Floats, Gguf, InvalidGguf
+from octavo.cluster.checkpoints.gguf import Floats, Gguf, InvalidGguf
 from octavo.scheduler.errors import InvalidRequest
 
 _CONTROL = 3  # the token type that GGUF gives to special tokens

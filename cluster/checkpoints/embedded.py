@@ -27,8 +27,8 @@ from pathlib import Path
 
 import torch
 
-from octavo.cluster.gguf import Gguf
-from octavo.cluster.gguf_llama import convert
+from octavo.cluster.checkpoints.gguf import Gguf
+from octavo.cluster.checkpoints.gguf_llama import convert
 from octavo.scheduler.errors import InvalidRequest, OctavoError
 
 NAME = "SmolLM2-135M-Instruct"

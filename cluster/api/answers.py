@@ -1,0 +1,159 @@
+"""What the front sends back: OpenAI's response objects, field for field, and their encoding.
+
+`UNSET` fields are left out of the JSON; None is sent as null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+_encoder = msgspec.json.Encoder()
+FinishReason = Literal["stop", "length"]
+PromptLogprobs = list[dict[str, dict[str, Any]] | None]
+
+
+class ErrorBody(msgspec.Struct, kw_only=True):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(msgspec.Struct):
+    error: ErrorBody
+
+
+class PromptTokensDetails(msgspec.Struct):
+    cached_tokens: int = 0
+    audio_tokens: int = 0
+
+
+class CompletionTokensDetails(msgspec.Struct):
+    reasoning_tokens: int = 0
+    audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = msgspec.field(
+        default_factory=CompletionTokensDetails
+    )
+
+
+class Model(msgspec.Struct, kw_only=True):
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "octavo"
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct):
+    data: list[Model]
+    object: str = "list"
+
+
+class CompletionLogprobs(msgspec.Struct):
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+    text_offset: list[int] = []
+
+
+class CompletionChoice(msgspec.Struct, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishReason | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(msgspec.Struct, kw_only=True):
+    role: str = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class ChatDelta(msgspec.Struct, kw_only=True):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class Envelope(msgspec.Struct, kw_only=True):
+    """What all kinds of answer have in common. `usage` None: a chunk before the last."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: Usage | None | UnsetType = UNSET
+
+
+class CompletionAnswer(Envelope, kw_only=True):
+    """The whole answer, or a chunk of it."""
+
+    object: str = "text_completion"
+    choices: list[CompletionChoice]
+
+
+class ChatAnswer(Envelope, kw_only=True):
+    object: str = "chat.completion"
+    choices: list[ChatChoice]
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class ChatChunk(Envelope, kw_only=True):
+    object: str = "chat.completion.chunk"
+    choices: list[ChatChunkChoice]
+
+
+def to_json(answer: Any) -> bytes:
+    return _encoder.encode(answer)
+
+
+def to_event(answer: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + _encoder.encode(answer) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"

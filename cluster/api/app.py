@@ -1,0 +1,160 @@
+"""The OpenAI-compatible HTTP server as a FastAPI app over any `EngineClient`.
+
+Knows nothing of Ray: the app is built where it runs, keeps its state in closures and needs no
+lifespan, so that a Serve replica, a test and `uvicorn` alike call `create_app` and mount it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from octavo.cluster.api.answers import Model, ModelList
+from octavo.cluster.api.chat import ChatCall, chat_call
+from octavo.cluster.api.completions import CompletionCall, completion_call
+from octavo.cluster.api.failures import BodyTooLarge, failure
+from octavo.cluster.api.front import Front, octavo_version
+from octavo.cluster.api.guard import Guard
+from octavo.cluster.api.metrics import CONTENT_TYPE, render_metrics
+from octavo.cluster.api.openapi import describe
+from octavo.cluster.api.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from octavo.cluster.api.settings import FrontSettings, RequestLimits
+from octavo.cluster.api.streaming import EventStream, failure_response, json_response, unless_gone
+from octavo.cluster.api.tokenize_routes import detokenize_answer, tokenize_answer
+from octavo.cluster.api.validate import parse
+from octavo.cluster.client import EngineClient
+from octavo.cluster.text.tokens import Tokenizer
+
+__all__ = ["FrontSettings", "RequestLimits", "create_app"]
+
+T = TypeVar("T")
+
+
+def create_app(
+    client: EngineClient, settings: FrontSettings, tokenizer: Tokenizer | None = None
+) -> FastAPI:
+    """Loads the tokenizer of `settings.model_path` unless one is given."""
+    front = Front(client, settings, tokenizer or Tokenizer.load(settings.model_path))
+    app = FastAPI(title="Octavo", version=octavo_version(), docs_url=None, redoc_url=None)
+    app.add_middleware(Guard)
+    app.add_exception_handler(HTTPException, _no_such_route)
+    _add_open_routes(app, front)
+    _add_model_routes(app, front)
+    _add_token_routes(app, front)
+    describe(app)
+    return app
+
+
+def _add_open_routes(app: FastAPI, front: Front) -> None:
+    """What anyone may ask, with or without a key: nothing here tells of any request."""
+
+    @app.get("/")
+    async def index() -> Response:
+        paths = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize")
+        more = ("/detokenize", "/health", "/metrics", "/version", "/openapi.json")
+        names = list(front.settings.served_model_names)
+        links = {"models": names, "endpoints": [*paths, *more]}
+        return json_response({"name": "octavo", "version": octavo_version(), **links})
+
+    @app.get("/health")
+    async def health() -> Response:
+        fault = front.client.fault()
+        if fault is None:
+            return json_response({"status": "ok"})
+        failed = failure(503, fault, kind="server_error", code="engine_unavailable")
+        return failure_response(failed)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        text = render_metrics(front.client.stats(), front.settings.served_model_names[0])
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+    @app.get("/version")
+    async def version() -> Response:
+        return json_response({"version": octavo_version()})
+
+
+def _add_model_routes(app: FastAPI, front: Front) -> None:
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        _caller(front, request)
+        return json_response(
+            ModelList([_model(front, name) for name in front.settings.served_model_names])
+        )
+
+    @app.get("/v1/models/{name:path}")
+    async def model(request: Request, name: str) -> Response:
+        _caller(front, request)
+        return json_response(_model(front, front.served_model(name)))
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        caller = _caller(front, request)
+        body = await _body(request, CompletionRequest, front.settings.limits)
+        return await _respond(front, request, await completion_call(front, body, caller))
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        caller = _caller(front, request)
+        body = await _body(request, ChatRequest, front.settings.limits)
+        return await _respond(front, request, await chat_call(front, body, caller))
+
+
+def _add_token_routes(app: FastAPI, front: Front) -> None:
+    @app.post("/tokenize")
+    async def tokenize(request: Request) -> Response:
+        _caller(front, request)
+        body = await _body(request, TokenizeRequest, front.settings.limits)
+        return json_response(await tokenize_answer(front, body))
+
+    @app.post("/detokenize")
+    async def detokenize(request: Request) -> Response:
+        _caller(front, request)
+        body = await _body(request, DetokenizeRequest, front.settings.limits)
+        return json_response(detokenize_answer(front, body))
+
+
+async def _respond(front: Front, request: Request, call: ChatCall | CompletionCall) -> Response:
+    if not call.stream:
+        return json_response(await unless_gone(request.receive, call.answer()))
+    return EventStream(
+        call.job.start(front.client, front.tokenizer),
+        call.chunks,
+        grace=front.settings.submit_grace,
+        request_id=request.scope["octavo.request_id"],
+    )
+
+
+async def _body(request: Request, schema: type[T], limits: RequestLimits) -> T:
+    """The body, never more of it in memory than is allowed."""
+    raw = bytearray()
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > limits.body_bytes:
+            raise BodyTooLarge(limits.body_bytes)
+    return parse(bytes(raw), schema)
+
+
+def _caller(front: Front, request: Request) -> str:
+    return front.tenant(request.headers.get("authorization"))
+
+
+def _model(front: Front, name: str) -> Model:
+    lengths = [each.max_model_len for each in front.client.stats()]
+    return Model(id=name, created=front.settings.created, max_model_len=min(lengths, default=None))
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, in the same shape as every other error."""
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}"
+    message = f"{what}: {error.detail}; GET / lists what is served"
+    return failure_response(failure(error.status_code, message, headers=dict(error.headers or {})))

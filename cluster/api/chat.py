@@ -1,0 +1,180 @@
+"""`/v1/chat/completions`: the body to a job, and the job's deltas to OpenAI's objects."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from msgspec import UNSET, UnsetType
+
+from octavo.cluster.api.answers import (
+    AssistantMessage,
+    ChatAnswer,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatLogprobs,
+    PromptLogprobs,
+)
+from octavo.cluster.api.front import Front, new_id, now
+from octavo.cluster.api.generation import Generation
+from octavo.cluster.api.job import Job, plan_job
+from octavo.cluster.api.logprobs import chat_logprobs, prompt_logprobs
+from octavo.cluster.api.prompts import chat_prompt
+from octavo.cluster.api.protocol import ChatRequest
+from octavo.cluster.api.transcript import ShownToken
+from octavo.cluster.api.validate import (
+    asked_max_tokens,
+    cache_scope,
+    priority_of,
+    refuse_unserved,
+    refuse_unstreamable,
+    sampling_of,
+    wants_usage_chunk,
+)
+from octavo.scheduler.errors import InvalidRequest
+from octavo.scheduler.sampling import MAX_LOGPROBS
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """One call, checked. `logprobs` is how many of the likeliest tokens to show, None for none."""
+
+    front: Front
+    model: str
+    job: Job
+    created: int
+    stream: bool
+    usage_chunk: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
+
+    async def answer(self) -> ChatAnswer:
+        """The whole answer."""
+        async with self.job.start(self.front.client, self.front.tokenizer) as generation:
+            outcomes = await generation.whole()
+        transcripts = generation.transcripts
+        scored: PromptLogprobs | UnsetType = UNSET
+        if self.prompt_logprobs is not None:
+            scored = prompt_logprobs(
+                transcripts[0].prompt_logprobs or [], self.prompt_logprobs, self.front.tokenizer
+            )
+        return ChatAnswer(
+            id=self.job.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.front.fingerprint,
+            choices=[
+                ChatChoice(
+                    index=index,
+                    message=AssistantMessage(content=outcomes[number].text),
+                    logprobs=self._logprobs(outcomes[number].tokens),
+                    finish_reason=outcomes[number].finish,
+                )
+                for index, number in enumerate(self.job.chosen(transcripts))
+            ],
+            usage=self.job.usage(transcripts),
+            prompt_logprobs=scored,
+        )
+
+    async def chunks(self, generation: Generation) -> AsyncGenerator[ChatChunk, None]:
+        """The role of each choice, then text as it comes, then why each choice ended."""
+        for index in range(len(self.job.requests)):
+            delta = ChatDelta(role="assistant", content="")
+            yield self._chunk([ChatChunkChoice(index=index, delta=delta)])
+        async for index, new in generation:
+            if new.text or new.tokens:
+                choice = ChatChunkChoice(index=index, delta=ChatDelta(content=new.text))
+                choice.logprobs = self._logprobs(new.tokens)
+                yield self._chunk([choice])
+            if new.finish:
+                end = ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=new.finish)
+                yield self._chunk([end])
+        if self.usage_chunk:
+            chunk = self._chunk([])
+            chunk.usage = self.job.usage(generation.transcripts)
+            yield chunk
+
+    def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
+        return ChatChunk(
+            id=self.job.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.front.fingerprint,
+            choices=choices,
+            usage=None if self.usage_chunk else UNSET,
+        )
+
+    def _logprobs(self, tokens: list[ShownToken]) -> ChatLogprobs | None:
+        if self.logprobs is None:
+            return None
+        return chat_logprobs(tokens, self.logprobs, self.front.tokenizer)
+
+
+async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
+    """Raises `InvalidRequest`, `UnknownModel`, or `EngineDead` while no replica is up."""
+    model = front.served_model(body.model)
+    refuse_unserved(body)
+    refuse_unstreamable(body)
+    usage_chunk = wants_usage_chunk(body)
+    limits = front.settings.limits
+    logprobs = _logprobs_asked(body)
+    asked, _ = asked_max_tokens(body, None)
+    length = "max_tokens"
+    if body.max_completion_tokens is not None:
+        asked, length = body.max_completion_tokens, "max_completion_tokens"
+        if asked < 0:
+            raise InvalidRequest(length, f"{length} must be at least 0, got {asked}")
+    sampling = sampling_of(
+        body,
+        front.tokenizer,
+        limits,
+        max_tokens=asked,
+        logprobs=logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+    salt = cache_scope(tenant, body.cache_salt, limits)
+    window = front.window()
+    prompt = await chat_prompt(
+        body.messages,
+        front.tokenizer,
+        limits,
+        window.tokens,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        template_kwargs=body.chat_template_kwargs,
+    )
+    job = plan_job(
+        new_id("chatcmpl"),
+        [prompt],
+        sampling,
+        window,
+        limits,
+        default_max_tokens=None,
+        blame=("messages", length),
+        priority=priority_of(body),
+        salt=salt,
+    )
+    return ChatCall(
+        front=front,
+        model=model,
+        job=job,
+        created=now(),
+        stream=bool(body.stream),
+        usage_chunk=usage_chunk,
+        logprobs=logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+
+
+def _logprobs_asked(body: ChatRequest) -> int | None:
+    top = body.top_logprobs
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequest(
+            "top_logprobs", f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {top}"
+        )
+    if body.logprobs:
+        return top or 0
+    if top:
+        raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs to be true")
+    return None

@@ -1,0 +1,88 @@
+"""Every way a call can fail, as an HTTP status and OpenAI's error object.
+
+A user's mistake is told in full. A fault of ours is told in one neutral sentence and logged once
+with its cause: no class name, path or traceback leaves the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from octavo.cluster.api.answers import ErrorAnswer, ErrorBody
+from octavo.scheduler.errors import EngineDead, InvalidRequest, QueueFull, RequestFailed
+
+_log = logging.getLogger(__name__)
+_RETRY_DEAD_ENGINE = 5  # seconds: about what a group of workers takes to come back
+
+
+class Unauthorized(Exception):
+    """No API key, or one that is not known."""
+
+
+class UnknownModel(Exception):
+    """`name` is not served here."""
+
+    def __init__(self, name: str, served: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self.message = (
+            f"The model `{name}` does not exist here; served: {', '.join(map(repr, served))}."
+        )
+
+
+class BodyTooLarge(Exception):
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.message = f"The request body is larger than {limit} bytes."
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    status: int
+    answer: ErrorAnswer
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def failure(
+    status: int,
+    message: str,
+    *,
+    kind: str = "invalid_request_error",
+    param: str | None = None,
+    code: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> Failure:
+    body = ErrorBody(message=message, type=kind, param=param, code=code)
+    return Failure(status, ErrorAnswer(body), headers or {})
+
+
+def failure_of(error: Exception, request_id: str) -> Failure:
+    """What to answer for an exception; what is a fault of ours is logged here."""
+    match error:
+        case InvalidRequest():
+            return failure(400, error.message, param=error.param or None)
+        case Unauthorized():
+            message = "Incorrect or missing API key; send it as `Authorization: Bearer KEY`."
+            challenge = {"WWW-Authenticate": "Bearer"}
+            return failure(401, message, code="invalid_api_key", headers=challenge)
+        case UnknownModel():
+            return failure(404, error.message, param="model", code="model_not_found")
+        case BodyTooLarge():
+            return failure(413, error.message, code="request_too_large")
+        case QueueFull():
+            return _unavailable(error.message, "queue_full", error.retry_after)
+        case EngineDead():
+            _log.error("request %s: the engine is down: %s", request_id, error)
+            message = "The model is not available just now; try again in a few seconds."
+            return _unavailable(message, "engine_unavailable", _RETRY_DEAD_ENGINE)
+        case RequestFailed():
+            _log.error("request %s failed in the engine: %s", request_id, error)
+        case _:
+            _log.error("request %s: unexpected error", request_id, exc_info=error)
+    message = f"The server failed to answer this request (request id {request_id})."
+    return failure(500, message, kind="server_error", code="internal_error")
+
+
+def _unavailable(message: str, code: str, retry_after: int) -> Failure:
+    headers = {"Retry-After": str(max(1, retry_after))}
+    return failure(503, message, kind="server_error", code=code, headers=headers)

@@ -1,0 +1,72 @@
+"""What every route shares: the engine, the tokenizer, the settings, and the checks of a caller."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from uuid import uuid4
+
+from octavo.cluster.api.failures import Unauthorized, UnknownModel
+from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.validate import Window
+from octavo.cluster.client import EngineClient
+from octavo.cluster.text.tokens import Tokenizer
+
+
+def octavo_version() -> str:
+    try:
+        return version("octavo")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "0+unknown"
+
+
+@dataclass(frozen=True)
+class Front:
+    client: EngineClient
+    settings: FrontSettings
+    tokenizer: Tokenizer
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the software and the model; the same pair gives the same answers to a seed."""
+        names = "\n".join(self.settings.served_model_names)
+        model = blake2b(names.encode(), digest_size=4).hexdigest()
+        return f"octavo-{octavo_version()}-{model}"
+
+    def window(self) -> Window:
+        return Window.of(self.client.stats())
+
+    def served_model(self, asked: str | None) -> str:
+        """The name to answer with. Raises `UnknownModel`."""
+        names = self.settings.served_model_names
+        if asked is not None and asked not in names:
+            raise UnknownModel(asked, names)
+        return asked or names[0]
+
+    def tenant(self, authorization: str | None) -> str:
+        """The caller's API key, "" where none are set. Raises `Unauthorized`.
+
+        Compares with every key, each in constant time, so that timing tells nothing.
+        """
+        if not self.settings.api_keys:
+            return ""
+        scheme, _, key = (authorization or "").partition(" ")
+        known = [
+            hmac.compare_digest(key.strip().encode(), each.encode())
+            for each in self.settings.api_keys
+        ]
+        if scheme.lower() != "bearer" or not any(known):
+            raise Unauthorized()
+        return key.strip()
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{uuid4().hex}"
+
+
+def now() -> int:
+    return int(time.time())

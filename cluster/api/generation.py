@@ -1,0 +1,116 @@
+"""Several engine requests of one call, followed at once.
+
+Each is followed by one task from start to end, so a generator is opened, read and closed in one
+place; leaving the `async with` closes all, which aborts what still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+from octavo.cluster.api.transcript import Delta, Transcript
+from octavo.cluster.client import EngineClient
+from octavo.scheduler.errors import RequestFailed
+from octavo.scheduler.request import Finish, Request
+
+
+async def follow(
+    client: EngineClient, request: Request, transcript: Transcript
+) -> AsyncGenerator[Delta, None]:
+    """What a client may see of one request. Ends, and so aborts, at a stop string."""
+    async with aclosing(client.generate(request)) as events:
+        async for event in events:
+            if event.finish in (Finish.ERROR, Finish.ABORT):
+                raise RequestFailed(event.error or f"the engine ended it with {event.finish}")
+            delta = transcript.feed(event)
+            if delta:
+                yield delta
+            if delta.finish:
+                return
+    raise RequestFailed("the engine ended the stream without a finish reason")
+
+
+class Generation:
+    """All sequences of a call, as `(sequence number, delta)` in the order they come.
+
+    Raises the first error of any sequence; the others are then closed with the `async with`.
+    """
+
+    def __init__(
+        self, client: EngineClient, requests: Sequence[Request], transcripts: Sequence[Transcript]
+    ) -> None:
+        self.transcripts = transcripts
+        self._client = client
+        self._requests = requests
+        self._queue: asyncio.Queue[tuple[int, Delta | Exception]] = asyncio.Queue()
+        self._first: tuple[int, Delta | Exception] | None = None
+        self._running = len(requests)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        pairs = zip(self._requests, self.transcripts, strict=True)
+        self._tasks = [
+            asyncio.create_task(self._pump(number, request, transcript))
+            for number, (request, transcript) in enumerate(pairs)
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def accepted(self, grace: float) -> None:
+        """Waits until the engine has answered anything, or `grace` seconds; raises a refusal."""
+        try:
+            async with asyncio.timeout(grace):  # `wait_for` can swallow a cancellation (3.11)
+                self._first = await self._queue.get()
+        except TimeoutError:
+            return
+        if isinstance(self._first[1], Exception):
+            raise self._first[1]
+
+    async def whole(self) -> list[Delta]:
+        """Each sequence's deltas put together, once all have ended."""
+        joined = [Delta() for _ in self.transcripts]
+        texts: list[list[str]] = [[] for _ in self.transcripts]
+        async for number, delta in self:
+            texts[number].append(delta.text)
+            joined[number].tokens += delta.tokens
+            joined[number].finish = delta.finish
+        for number, parts in enumerate(texts):
+            joined[number].text = "".join(parts)
+        return joined
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, Delta]:
+        if self._first is not None:
+            (number, item), self._first = self._first, None
+        elif self._running:
+            number, item = await self._queue.get()
+        else:
+            raise StopAsyncIteration
+        if isinstance(item, Exception):
+            raise item
+        if item.finish:
+            self._running -= 1
+        return number, item
+
+    async def _pump(self, number: int, request: Request, transcript: Transcript) -> None:
+        try:
+            async with aclosing(follow(self._client, request, transcript)) as deltas:
+                async for delta in deltas:
+                    self._queue.put_nowait((number, delta))
+        except Exception as error:
+            self._queue.put_nowait((number, error))

@@ -1,0 +1,139 @@
+"""Prometheus text from the engines' own counts, under vLLM's names.
+
+Everything comes from the latest snapshot of every replica; nothing is counted here. So a scrape
+gives the same figures whichever process answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from octavo.cluster.stats import EngineStats, Histogram
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_LABELS = ("model_name", "engine")
+
+_GAUGES: dict[str, tuple[Callable[[EngineStats], float], str]] = {
+    "vllm:num_requests_running": (
+        lambda each: each.running,
+        "Requests that hold blocks and are being computed.",
+    ),
+    "vllm:num_requests_waiting": (lambda each: each.waiting, "Requests in the queue."),
+    "vllm:kv_cache_usage_perc": (
+        lambda each: each.kv_cache_usage,
+        "Share of the cache's blocks that requests hold, 0 to 1.",
+    ),
+    "octavo:kv_blocks_used_peak": (
+        lambda each: each.measured.peak_blocks_used,
+        "Most blocks that requests held at once.",
+    ),
+    "octavo:kv_blocks_cached": (
+        lambda each: each.blocks_cached,
+        "Free blocks whose content can still be found.",
+    ),
+}
+_COUNTERS = {
+    "vllm:num_preemptions": ("preemptions", "Times a running request was preempted."),
+    "vllm:prefix_cache_queries": ("prefix_cache_queries", "Prompt tokens looked up in the cache."),
+    "vllm:prefix_cache_hits": ("prefix_cache_hits", "Prompt tokens found in the cache."),
+    "vllm:prompt_tokens": ("prompt_tokens", "Prompt tokens of admitted requests."),
+    "vllm:prompt_tokens_cached": ("prefix_cache_hits", "Prompt tokens that were not computed."),
+    "vllm:generation_tokens": ("generation_tokens", "Tokens generated."),
+    "vllm:admission_rejections": ("admission_rejections", "Requests refused: the queue was full."),
+    "octavo:prompt_tokens_computed": (
+        "prompt_tokens_computed",
+        "Prompt tokens computed, again after a preemption included.",
+    ),
+}
+_HISTOGRAMS = {
+    "vllm:time_to_first_token_seconds": ("time_to_first_token", "Arrival to first token."),
+    "vllm:inter_token_latency_seconds": ("inter_token_latency", "Between two tokens."),
+    "vllm:request_time_per_output_token_seconds": (
+        "time_per_output_token",
+        "Mean time a token after the first, one observation a request.",
+    ),
+    "vllm:e2e_request_latency_seconds": ("e2e_latency", "Arrival to end."),
+    "vllm:request_queue_time_seconds": ("queue_time", "Arrival to first scheduling."),
+    "vllm:request_inference_time_seconds": ("inference_time", "First scheduling to end."),
+    "vllm:request_prefill_time_seconds": ("prefill_time", "First scheduling to first token."),
+    "vllm:request_decode_time_seconds": ("decode_time", "First token to end."),
+    "vllm:request_prompt_tokens": ("request_prompt_tokens", "Prompt tokens of a request."),
+    "vllm:request_generation_tokens": ("request_generation_tokens", "Tokens a request generated."),
+    "vllm:request_num_preemptions": ("request_preemptions", "Preemptions of a request."),
+    "vllm:iteration_tokens_total": ("iteration_tokens", "Tokens computed in a step."),
+}
+
+
+def render_metrics(stats: Sequence[EngineStats], model_name: str) -> bytes:
+    """The text exposition of one scrape."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshots(stats, model_name))
+    return generate_latest(registry)
+
+
+class _Snapshots(Collector):
+    def __init__(self, stats: Sequence[EngineStats], model_name: str) -> None:
+        self._stats = stats
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._gauges()
+        yield self._cache_config()
+        for name, (field, text) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=_LABELS)
+            for each in self._stats:
+                counter.add_metric(self._labels(each), getattr(each.measured, field))
+            yield counter
+        finished = CounterMetricFamily(
+            "vllm:request_success",
+            "Finished requests by reason.",
+            labels=(*_LABELS, "finished_reason"),
+        )
+        for each in self._stats:
+            for reason in sorted({"stop", "length", "abort", *each.measured.finished}):
+                count = each.measured.finished.get(reason, 0)
+                finished.add_metric([*self._labels(each), reason], count)
+        yield finished
+        for name, (field, text) in _HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, text, labels=_LABELS)
+            for each in self._stats:
+                observed: Histogram = getattr(each.measured, field)
+                histogram.add_metric(self._labels(each), list(_cumulative(observed)), observed.sum)
+            yield histogram
+
+    def _gauges(self) -> Iterator[Metric]:
+        for name, (value, text) in _GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=_LABELS)
+            for each in self._stats:
+                gauge.add_metric(self._labels(each), value(each))
+            yield gauge
+
+    def _cache_config(self) -> Metric:
+        labels = (*_LABELS, "block_size", "num_gpu_blocks", "max_model_len")
+        gauge = GaugeMetricFamily("vllm:cache_config_info", "The cache's shape.", labels=labels)
+        for each in self._stats:
+            shape = (each.capacity.block_size, each.capacity.num_blocks, each.max_model_len)
+            gauge.add_metric([*self._labels(each), *map(str, shape)], 1)
+        return gauge
+
+    def _labels(self, stats: EngineStats) -> list[str]:
+        return [self._model_name, stats.replica]
+
+
+def _cumulative(histogram: Histogram) -> Iterable[tuple[str, float]]:
+    """Prometheus' buckets count everything up to their bound."""
+    total = 0
+    bounds = [*map(str, map(float, histogram.bounds)), "+Inf"]
+    for bound, count in zip(bounds, histogram.counts, strict=True):
+        total += count
+        yield bound, total

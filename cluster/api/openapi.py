@@ -1,0 +1,90 @@
+"""`/openapi.json`: FastAPI's description of the routes, completed with the bodies that are parsed
+and sent without FastAPI's help, so that what it says is what happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from octavo.cluster.api.answers import (
+    ChatAnswer,
+    ChatChunk,
+    CompletionAnswer,
+    ErrorAnswer,
+    Model,
+    ModelList,
+)
+from octavo.cluster.api.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+
+_BODIES: dict[str, type] = {
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
+}
+_ANSWERS: dict[str, type] = {
+    "/v1/completions": CompletionAnswer,
+    "/v1/chat/completions": ChatAnswer,
+    "/v1/models": ModelList,
+    "/v1/models/{name}": Model,
+}
+_STREAMED: dict[str, type] = {
+    "/v1/completions": CompletionAnswer,
+    "/v1/chat/completions": ChatChunk,
+}
+_REFERENCE = "#/components/schemas/{name}"
+
+
+def describe(app: FastAPI) -> None:
+    """Makes the app answer `/openapi.json` with the whole description."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _completed(
+                get_openapi(title=app.title, version=app.version, routes=app.routes)
+            )
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _completed(description: dict[str, Any]) -> dict[str, Any]:
+    named = [*_BODIES.values(), *_ANSWERS.values(), *_STREAMED.values(), ErrorAnswer]
+    kinds = list(dict.fromkeys(named))
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    of = dict(zip(kinds, schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for raw_path, methods in description["paths"].items():
+        path = raw_path.replace("{name:path}", "{name}")
+        paths[path] = methods
+        for operation in methods.values():
+            content = {}
+            if path in _ANSWERS:
+                content["application/json"] = {"schema": of[_ANSWERS[path]]}
+            if path in _STREAMED:
+                content["text/event-stream"] = {"itemSchema": of[_STREAMED[path]]}
+            if path == "/metrics":
+                content["text/plain"] = {"schema": {"type": "string"}}
+            if content:
+                operation["responses"]["200"]["content"] = content
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = {
+                "description": "What went wrong",
+                "content": {"application/json": {"schema": of[ErrorAnswer]}},
+            }
+            if path in _BODIES:
+                operation["requestBody"] = {
+                    "required": True,
+                    "content": {"application/json": {"schema": of[_BODIES[path]]}},
+                }
+    description["paths"] = paths
+    description.setdefault("components", {})["schemas"] = components
+    return description

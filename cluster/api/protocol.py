@@ -1,0 +1,154 @@
+"""What a client may send: OpenAI's requests plus vLLM's extra sampling fields, as schemas.
+
+msgspec rather than pydantic: it checks while it parses, in one pass over the bytes; it refuses
+NaN, Infinity and unpaired surrogates, which a JSON library that hands over Python objects lets
+through; and the same library carries the engine's wire. Unknown fields are ignored, because
+clients send many. Bounds are not here but in `octavo.scheduler.sampling` and `validate.py`.
+
+Fields typed `Any` are those that are not served: `UNSERVED` lists the values that change nothing
+and so are accepted; anything else is refused by name, never ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """Shared by both kinds of completion. None means the default, as OpenAI's spec has it.
+
+    `max_tokens` absent is OpenAI's default; null is as many as the context and the pool allow.
+    """
+
+    model: str | None = None
+    max_tokens: int | None | UnsetType = UNSET
+    n: int | None = None
+    best_of: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    logit_bias: dict[int, float] | None = None
+    prompt_logprobs: int | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    use_beam_search: Any = None
+    bad_words: Any = None
+    allowed_token_ids: Any = None
+    truncate_prompt_tokens: Any = None
+    logits_processors: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    response_format: Any = None
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    prompt: str | list[str | int | list[int]] | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    add_special_tokens: bool | None = None
+
+    suffix: Any = None
+    prompt_embeds: Any = None
+
+
+class Message(msgspec.Struct, kw_only=True):
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    type: str = "text"
+    text: str | None = None
+    refusal: str | None = None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    modalities: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    continue_final_message: Any = None
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """A text or a conversation, to see its tokens."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    tokens: list[int]
+    model: str | None = None
+
+
+_TEXT_FORMAT: tuple[Any, ...] = ({"type": "text"},)
+UNSERVED: dict[str, tuple[Any, ...]] = {
+    "use_beam_search": (False,),
+    "bad_words": ([],),
+    "allowed_token_ids": ([],),
+    "truncate_prompt_tokens": (),
+    "logits_processors": ([],),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "response_format": _TEXT_FORMAT,
+    "suffix": ("",),
+    "prompt_embeds": (),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "audio": (),
+    "modalities": ([], ["text"]),
+    "prediction": (),
+    "web_search_options": (),
+    "continue_final_message": (False,),
+}

@@ -1,0 +1,39 @@
+"""What the front is told when it starts, and the bounds on what a client may send.
+
+Each bound exists so that one request costs a bounded amount of memory and time before the engine
+ever sees it. The defaults are above what ordinary clients send.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Sizes a client can choose. OpenAI allows 4 stop strings; vLLM sets no bound; 16 is ours,
+    since agents send more than four and matching costs nothing per stop string."""
+
+    body_bytes: int = 32 * 2**20
+    prompts: int = 1024
+    sequences: int = 1024  # prompts times n (or best_of)
+    messages: int = 4096
+    stops: int = 16
+    stop_chars: int = 1000
+    stop_token_ids: int = 128
+    logit_bias: int = 1024
+    salt_chars: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """`model_path` is the directory whose tokenizer and template are used. The first of
+    `served_model_names` is the one that answers carry. Without `api_keys` everyone may call."""
+
+    model_path: str
+    served_model_names: tuple[str, ...]
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    limits: RequestLimits = RequestLimits()
+    created: int = field(default_factory=lambda: int(time.time()))
+    submit_grace: float = 1.0  # seconds to wait for a refusal before a stream's headers go out

@@ -1,0 +1,234 @@
+"""The command line: names, groups, defaults and explanations. Names are vLLM's where it has one."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+from collections.abc import Callable
+
+from octavo.cluster.cli.sizes import parse_bytes
+from octavo.workers.config import DEVICES, DTYPES
+
+SERVE_EPILOG = """\
+examples:
+  octavo serve                                   the embedded model on http://127.0.0.1:8000
+  octavo serve ./Qwen3-0.6B -tp 2 --port 9000    two ranks a replica
+  octavo serve Qwen/Qwen3-0.6B --api-key secret --host 0.0.0.0
+"""
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments of one call. Prints and exits by itself on --help, --version and mistakes
+    (exit code 2), as every command does."""
+    return _parser().parse_args([_spelling(argument) for argument in argv])
+
+
+def _spelling(argument: str) -> str:
+    """`--max_model_len` is understood too."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="octavo",
+        description="Serves language models from a paged, prefix-shared cache on Ray.",
+        allow_abbrev=False,
+    )
+    version = importlib.metadata.version("octavo")
+    parser.add_argument("--version", action="version", version=f"octavo {version}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model behind the OpenAI API",
+        description="Serves a model behind the OpenAI API until Ctrl-C.",
+        epilog=SERVE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    serve.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a directory in Hugging Face's layout, or a name on the hub "
+        "(default: the embedded SmolLM2-135M-Instruct)",
+    )
+    for add_group in (_front, _model, _cache, _schedule, _machines):
+        add_group(serve)
+    return parser
+
+
+def _front(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("front", "where clients find the server")
+    group.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 for all interfaces (default: %(default)s)",
+    )
+    group.add_argument("--port", type=_port, default=8000, help="default: %(default)s")
+    group.add_argument(
+        "--served-model-name",
+        nargs="+",
+        metavar="NAME",
+        help="names that requests may use; answers carry the first (default: the model's name)",
+    )
+    group.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a key that clients must send, may be repeated; each key has a prefix cache of its "
+        "own (default: $OCTAVO_API_KEY, or none and everyone may call)",
+    )
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="data type to compute in; auto is the checkpoint's (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-model-len",
+        type=int,
+        metavar="TOKENS",
+        help="longest prompt and answer together (default: the model's own)",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the engine; a request's own seed goes before it (default: %(default)s)",
+    )
+
+
+def _cache(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("cache", "memory for keys and values")
+    group.add_argument(
+        "--block-size",
+        type=int,
+        default=16,
+        metavar="TOKENS",
+        help="tokens a block, a power of two (default: %(default)s)",
+    )
+    group.add_argument(
+        "--num-gpu-blocks-override",
+        type=int,
+        metavar="BLOCKS",
+        help="number of blocks, on any device (default: what fits)",
+    )
+    group.add_argument(
+        "--kv-cache-memory-bytes",
+        type=_size,
+        metavar="SIZE",
+        help="cache size a rank, such as 2GiB or 512MB (default: a share of the free memory)",
+    )
+    group.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        default=0.9,
+        metavar="SHARE",
+        help="share of a GPU's memory that model and cache may take (default: %(default)s)",
+    )
+    group.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="share the blocks of equal prefixes between requests (default: on)",
+    )
+
+
+def _schedule(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("scheduling")
+    group.add_argument(
+        "--max-num-seqs",
+        type=int,
+        default=256,
+        metavar="N",
+        help="sequences that run at once (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        metavar="TOKENS",
+        help="tokens computed a step (default: 512 on the CPU, 2048 on CUDA)",
+    )
+    group.add_argument(
+        "--max-num-queued-reqs",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="requests that may wait; more get 503 and Retry-After (default: %(default)s)",
+    )
+
+
+def _machines(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("machines", "processes, ranks, devices")
+    group.add_argument(
+        "--tensor-parallel-size",
+        "-tp",
+        type=int,
+        default=1,
+        metavar="N",
+        help="ranks that share one model (default: %(default)s)",
+    )
+    group.add_argument(
+        "--num-replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="copies of the model, each with its own ranks and cache (default: %(default)s)",
+    )
+    group.add_argument(
+        "--device",
+        choices=DEVICES,
+        default="auto",
+        help="auto is cuda where there is a GPU (default: %(default)s)",
+    )
+    group.add_argument(
+        "--num-threads",
+        type=int,
+        metavar="N",
+        help="CPU threads a rank (default: an even share of this machine's cores)",
+    )
+    group.add_argument(
+        "--executor",
+        choices=("ray", "local"),
+        default="ray",
+        help="ray: actors and Ray Serve; local: one process without Ray (default: %(default)s)",
+    )
+    group.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="join this Ray cluster, auto for the one on this machine (default: start one)",
+    )
+    group.add_argument(
+        "--ray-dashboard",
+        action="store_true",
+        help="start Ray's dashboard on 127.0.0.1 too (default: off)",
+    )
+
+
+def _checked(convert: Callable[[str], int], text: str) -> int:
+    try:
+        return convert(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _size(text: str) -> int:
+    return _checked(parse_bytes, text)
+
+
+def _port(text: str) -> int:
+    return _checked(_parse_port, text)
+
+
+def _parse_port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise ValueError(f"{text!r} is not a port; give a number between 1 and 65535")
+    return int(text)

@@ -1,0 +1,103 @@
+"""The way back from an engine: each step's events, in one message to each ingress that asked.
+
+An ingress is known by its mailbox address and holds a lease, which its regular `attach` renews. The
+requests of an ingress that is gone are aborted, so a dead client's reader cannot hold blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.cluster.distributed.mailbox import Outbox
+from octavo.cluster.distributed.wire import Snapshot, Tokens, encode
+from octavo.cluster.stats import EngineStats
+from octavo.scheduler.request import TokenEvent
+
+LEASE_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One ingress, and until when it is believed to be there."""
+
+    outbox: Outbox
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request under way; `ended` is set with its last event."""
+
+    address: str
+    ended: asyncio.Event
+
+
+class Replies:
+    """`abort` is called with the id of each request whose ingress is lost, never from within
+    `emit`. Lives on one asyncio loop."""
+
+    def __init__(self, abort: Callable[[str], object], now: Callable[[], float]) -> None:
+        self._abort = abort
+        self._now = now
+        self._readers: dict[str, _Reader] = {}
+        self._open: dict[str, _Open] = {}
+
+    def attach(self, address: str) -> None:
+        """An ingress is there: it gets snapshots, and tokens of what it asks for."""
+        until = self._now() + LEASE_SECONDS
+        if (reader := self._readers.get(address)) is not None:
+            reader.until = until
+        else:
+            self._readers[address] = _Reader(Outbox(address), until)
+
+    def open(self, request_id: str, address: str) -> asyncio.Event:
+        """Events of this request go to `address` from now on; the returned event is set with the
+        last one."""
+        self.attach(address)
+        entry = self._open[request_id] = _Open(address, asyncio.Event())
+        return entry.ended
+
+    def close(self, request_id: str) -> None:
+        self._open.pop(request_id, None)
+
+    def emit(self, events: list[TokenEvent]) -> None:
+        """All events of one step."""
+        by_address: dict[str, list[TokenEvent]] = {}
+        for event in events:
+            entry = self._open.get(event.request_id)
+            if entry is None:
+                continue  # cancelled meanwhile
+            by_address.setdefault(entry.address, []).append(event)
+            if event.finish is not None:
+                entry.ended.set()
+        for address, part in by_address.items():
+            reader = self._readers.get(address)
+            if reader is None or not reader.outbox.send(encode(Tokens(part))):
+                asyncio.get_running_loop().call_soon(self._lose, address)
+
+    def snapshot(self, stats: EngineStats) -> None:
+        """To every ingress; those whose lease ran out are given up."""
+        now = self._now()
+        message = encode(Snapshot(stats))
+        for address, reader in list(self._readers.items()):
+            if reader.until < now:
+                self._lose(address)
+            else:
+                reader.outbox.send(message)
+
+    def close_all(self) -> None:
+        """Sends what is on its way and closes."""
+        for reader in self._readers.values():
+            reader.outbox.close()
+        self._readers.clear()
+
+    def _lose(self, address: str) -> None:
+        reader = self._readers.pop(address, None)
+        if reader is not None:
+            reader.outbox.close(linger_ms=0)
+        for request_id in [key for key, entry in self._open.items() if entry.address == address]:
+            entry = self._open.pop(request_id)
+            entry.ended.set()
+            self._abort(request_id)

@@ -1,0 +1,142 @@
+"""The two Serve deployments: `Replica`, the front of one engine, and `Ingress`, the HTTP API.
+
+A replica forwards; its engine is a child actor. When the engine is dead the replica ends itself,
+and Serve starts a new one in a new placement group: a broken group is never patched up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import LoggingConfig
+
+from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.config import EngineConfig
+from octavo.cluster.distributed.actors import DONE, FAREWELL_SECONDS, ReplicaSpec, SchedulerActor
+from octavo.cluster.distributed.notices import Notices
+from octavo.cluster.distributed.placement import (
+    REPLICA_CPUS,
+    SCHEDULER_CPUS,
+    STRATEGY,
+    actor_options,
+    bundles,
+)
+from octavo.cluster.distributed.remote import RemoteClient
+from octavo.cluster.distributed.wire import decode_error, encode_error
+from octavo.scheduler.errors import EngineDead, InvalidRequest
+
+HEALTH_SECONDS = 2.0
+HEALTH_TIMEOUT_SECONDS = 6.0
+SCHEDULER_DIED = "the scheduler's process died"
+INGRESS_STREAMS = 20_000
+ENGINE_CALLS = 100_000  # the engine's own queue is the bound, see `max_num_queued_reqs`
+
+
+class Replica:
+    """Front of one engine."""
+
+    async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]
+        name = serve.get_replica_context().replica_id.unique_id
+        self._notices = Notices(spec.notices, f"replica {name}")
+        group = ray.util.get_current_placement_group()
+        options = actor_options({"CPU": SCHEDULER_CPUS}, group, 0)
+        actor: Any = ray.remote(SchedulerActor)
+        options["max_concurrency"] = ENGINE_CALLS
+        self._scheduler = actor.options(**options).remote(spec, name, group)
+        outcome = await self._scheduler.start.remote()
+        if outcome != DONE:
+            error = decode_error(outcome)
+            param = error.param if isinstance(error, InvalidRequest) else ""
+            self._notices.say(str(error), "fatal", param)
+            self._notices.close()
+            raise error
+        self._mourner = asyncio.create_task(self._end_with_engine())
+
+    async def generate(self, request: bytes, reply_to: str) -> bytes:
+        """See `SchedulerActor.generate`. Ends when the request does."""
+        call = self._scheduler.generate.remote(request, reply_to)
+        try:
+            result: bytes = await call
+        except asyncio.CancelledError:
+            ray.cancel(call)
+            raise
+        except RayActorError:
+            return encode_error(EngineDead(SCHEDULER_DIED))
+        return result
+
+    async def attach(self, reply_to: str) -> None:
+        """See `SchedulerActor.attach`."""
+        await self._scheduler.attach.remote(reply_to)
+
+    async def check_health(self) -> None:
+        """A step could run now."""
+        async with asyncio.timeout(HEALTH_TIMEOUT_SECONDS):
+            fault = await self._scheduler.fault.remote()
+        if fault is not None:
+            raise RuntimeError(fault)
+
+    async def _end_with_engine(self) -> None:
+        try:
+            await self._scheduler.died.remote()  # it has told its reason
+        except RayActorError:
+            self._notices.say(f"{SCHEDULER_DIED}; a new group takes over", "warning")
+            self._notices.close()
+            await asyncio.sleep(FAREWELL_SECONDS)
+        os._exit(1)  # calls under way have their answers; Serve replaces the process
+
+
+@serve.ingress()
+class Ingress:
+    """The OpenAI API over all replicas."""
+
+    def __init__(self, settings: FrontSettings, replicas: DeploymentHandle[Any]) -> None:
+        self._settings = settings
+        node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._client = RemoteClient(replicas, node)
+        self._client.start()
+
+    def __serve_build_asgi_app__(self) -> Any:
+        from octavo.cluster.api.app import create_app
+
+        return create_app(self._client, self._settings)
+
+    async def __del__(self) -> None:
+        await self._client.stop()
+
+
+def build_app(spec: ReplicaSpec, settings: FrontSettings) -> Application:
+    """The Serve application of one model."""
+    config: EngineConfig = spec.config
+    # A line a request in three processes costs more than the request's own bookkeeping.
+    logs = LoggingConfig(enable_access_log=False, log_level="WARNING")
+    replica = serve.deployment(
+        name="Replica",
+        num_replicas=config.num_replicas,
+        max_ongoing_requests=config.max_num_seqs + config.max_num_queued_reqs + 1,
+        max_queued_requests=100,
+        ray_actor_options={"num_cpus": REPLICA_CPUS},
+        placement_group_bundles=bundles(config),
+        placement_group_strategy=STRATEGY,
+        health_check_period_s=HEALTH_SECONDS,
+        health_check_timeout_s=2 * HEALTH_TIMEOUT_SECONDS,
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=10,
+        logging_config=logs,
+    )(Replica)
+    ingress = serve.deployment(
+        name="Ingress",
+        max_ongoing_requests=INGRESS_STREAMS,
+        ray_actor_options={"num_cpus": REPLICA_CPUS},
+        health_check_period_s=HEALTH_SECONDS,
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=10,
+        logging_config=logs,
+    )(Ingress)
+    return ingress.bind(settings, replica.bind(spec))

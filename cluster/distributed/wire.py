@@ -1,0 +1,85 @@
+"""What replicas and ingresses say to each other: tokens, snapshots, refusals. No pickle."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.cluster.stats import EngineStats
+from octavo.scheduler.errors import (
+    EngineDead,
+    InvalidRequest,
+    NeverFits,
+    OctavoError,
+    QueueFull,
+    RequestFailed,
+)
+from octavo.scheduler.request import Request, TokenEvent
+
+
+class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """All new tokens of one step of one replica, for one ingress."""
+
+    events: list[TokenEvent]
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """How a replica is."""
+
+    stats: EngineStats
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """An error as plain data."""
+
+    kind: str
+    message: str
+    param: str = ""
+    retry_after: int = 1
+
+
+_encoder = msgspec.msgpack.Encoder()
+_message_decoder = msgspec.msgpack.Decoder(Tokens | Snapshot)
+_request_decoder = msgspec.msgpack.Decoder(Request)
+_refusal_decoder = msgspec.msgpack.Decoder(Refusal)
+
+
+def encode(message: Tokens | Snapshot | Request) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_message(raw: bytes) -> Tokens | Snapshot:
+    """Raises `msgspec.ValidationError`."""
+    return _message_decoder.decode(raw)
+
+
+def decode_request(raw: bytes) -> Request:
+    """Raises `msgspec.ValidationError`."""
+    return _request_decoder.decode(raw)
+
+
+def encode_error(error: OctavoError) -> bytes:
+    """An error of the tree in `octavo.scheduler.errors`."""
+    match error:
+        case InvalidRequest():
+            refusal = Refusal(type(error).__name__, error.message, param=error.param)
+        case QueueFull():
+            refusal = Refusal("QueueFull", error.message, retry_after=error.retry_after)
+        case _:
+            refusal = Refusal(type(error).__name__, str(error))
+    return _encoder.encode(refusal)
+
+
+def decode_error(raw: bytes) -> OctavoError:
+    """The error that `encode_error` was given."""
+    refusal = _refusal_decoder.decode(raw)
+    match refusal.kind:
+        case "NeverFits":
+            return NeverFits(refusal.param, refusal.message)
+        case "InvalidRequest":
+            return InvalidRequest(refusal.param, refusal.message)
+        case "QueueFull":
+            return QueueFull(refusal.message, refusal.retry_after)
+        case "EngineDead":
+            return EngineDead(refusal.message)
+        case _:
+            return RequestFailed(refusal.message)

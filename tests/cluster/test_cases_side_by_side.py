@@ -1,0 +1,73 @@
+"""Requests that are given up, and requests side by side, over a tiny model.
+
+Driven by the `openai` client and raw HTTP. The numbers are those of our list of what broke other
+servers.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.cluster.case_server import LONG, PROMPT, Server
+from tests.cluster.serving import MODEL
+
+
+@pytest.mark.parametrize("n", [1, 8])
+@pytest.mark.parametrize("stream", [False, True])
+def test_cases_31_and_32_a_client_hangs_up(server: Server, stream: bool, n: int) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 450, "ignore_eos": True, "n": n, "stream": stream}
+    before = server.metric("octavo:kv_blocks_cached")
+    for _ in range(3):
+        with (
+            pytest.raises(httpx.ReadTimeout),
+            server.http.stream(
+                "POST", "/v1/completions", json=body, timeout=httpx.Timeout(30, read=0.02)
+            ) as answer,
+        ):
+            for _ in answer.iter_raw():
+                raise httpx.ReadTimeout("enough was read")
+    assert server.settles()
+    assert server.metric("octavo:kv_blocks_cached") >= before
+
+
+def test_case_36_the_salt_decides_who_shares(server: Server) -> None:
+    def cached(salt: str) -> int:
+        answer = server.complete(prompt=LONG[::-1], cache_salt=salt, max_tokens=1)
+        hits: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return hits
+
+    assert cached("a") == 0
+    assert cached("b") == 0
+    assert cached("a") > 100
+
+
+def test_case_41_two_requests_with_the_same_request_id(server: Server) -> None:
+    def ask(prompt: str) -> str:
+        body = {"prompt": prompt, "temperature": 0, "max_tokens": 60, "model": MODEL}
+        headers = {"X-Request-Id": "same"}
+        answer = server.http.post("/v1/completions", json=body, headers=headers)
+        text: str = answer.json()["choices"][0]["text"]
+        return text
+
+    prompts = ["An octavo", "A sheet"]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(ask, prompts)) == [ask(prompt) for prompt in prompts]
+
+
+def test_case_44_a_second_turn_with_content_in_parts(server: Server) -> None:
+    turns = [("user", "Hi"), ("assistant", "Hello"), ("user", "And?")]
+    plain = [{"role": role, "content": text} for role, text in turns]
+    parts = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
+    answers = [
+        server.post(
+            "chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 8}
+        ).json()
+        for messages in (plain, parts)
+    ]
+    assert answers[0]["choices"] == answers[1]["choices"]
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    body = {"messages": [{"role": "user", "content": [image]}]}
+    server.refuses(body, "messages[0].content[0]", "chat/completions")

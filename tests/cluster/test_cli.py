@@ -1,0 +1,176 @@
+"""The command line without a server: help, mistakes, and what they cost."""
+
+import socket
+
+import pytest
+
+from octavo.cluster.cli import flags
+from octavo.cluster.cli import main as cli
+from octavo.cluster.cli.console import base_url
+from octavo.cluster.cli.plan_deployment import plan_deployment
+from octavo.cluster.config import EngineConfig
+from octavo.cluster.distributed.ray_cluster import RayCluster
+from octavo.scheduler.errors import InvalidRequest
+
+VLLM_FLAGS = [
+    "--host",
+    "--port",
+    "--served-model-name",
+    "--tensor-parallel-size",
+    "-tp",
+    "--dtype",
+    "--device",
+    "--max-model-len",
+    "--block-size",
+    "--num-gpu-blocks-override",
+    "--kv-cache-memory-bytes",
+    "--gpu-memory-utilization",
+    "--max-num-seqs",
+    "--max-num-batched-tokens",
+    "--no-enable-prefix-caching",
+    "--num-replicas",
+    "--api-key",
+    "--seed",
+    "--executor",
+]
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def run(capsys, *argv):
+    """Exit code and what was said."""
+    try:
+        code = cli.main(argv)
+    except SystemExit as leave:
+        code = leave.code
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def refused(capsys, *argv):
+    """The one sentence that a mistake gives."""
+    code, said = run(capsys, "serve", *argv)
+    assert code == 2
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
+    assert "error:" in last
+    return last
+
+
+def test_help_explains_every_flag(capsys):
+    code, said = run(capsys, "serve", "--help")
+    assert code == 0
+    for flag in VLLM_FLAGS:
+        assert flag in said
+    for group in ("front", "model", "cache", "scheduling", "machines"):
+        assert f"\n{group}:" in said
+
+
+def test_version(capsys):
+    code, said = run(capsys, "--version")
+    assert code == 0 and said.startswith("octavo ")
+
+
+def test_defaults_and_spellings():
+    arguments = flags.parse(["serve"])
+    assert arguments.model is None and arguments.port == 8000 and arguments.executor == "ray"
+    arguments = flags.parse(
+        ["serve", "m", "-tp", "2", "--max_model_len=64", "--kv-cache-memory-bytes", "2GiB"]
+        + ["--no-enable-prefix-caching", "--api-key", "a", "--api-key", "b"]
+    )
+    assert arguments.tensor_parallel_size == 2 and arguments.max_model_len == 64
+    assert arguments.kv_cache_memory_bytes == 2 * 2**30
+    assert not arguments.enable_prefix_caching and arguments.api_key == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--port", "70000"], ["--port", "70000", "between 1 and 65535"]),
+        (["--port", "http"], ["--port", "http"]),
+        (["--kv-cache-memory-bytes", "lots"], ["--kv-cache-memory-bytes", "lots", "2GiB"]),
+        (["--dtype", "int3"], ["--dtype", "int3", "bfloat16"]),
+        (["--max-num-seqs", "many"], ["--max-num-seqs", "many"]),
+        (["--no-such-flag"], ["--no-such-flag"]),
+    ],
+)
+def test_a_wrong_flag_is_named(capsys, argv, words):
+    said = refused(capsys, *argv)
+    assert all(word in said for word in words)
+
+
+def test_no_command_is_a_mistake(capsys):
+    code, said = run(capsys)
+    assert code == 2 and "COMMAND" in said
+
+
+def test_a_busy_port_is_refused_before_anything_starts(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        said = refused(capsys, "/no/such/model", "--port", str(port))
+    assert f"127.0.0.1:{port}" in said and "already in use" in said
+
+
+def test_a_missing_model_is_refused(capsys, free_port):
+    said = refused(capsys, "/no/such/model", "--port", free_port)
+    assert "there is no directory /no/such/model" in said
+
+
+def test_a_directory_without_a_model_is_refused(capsys, free_port, tmp_path):
+    said = refused(capsys, str(tmp_path), "--port", free_port)
+    assert "config.json" in said
+
+
+def test_a_setting_out_of_bounds_is_refused(capsys, free_port, tmp_path):
+    said = refused(capsys, str(tmp_path), "--port", free_port, "--block-size", "12")
+    assert "--block-size" in said and "12" in said
+
+
+def test_a_degree_that_does_not_divide_is_refused(capsys, free_port, tiny_model):
+    said = refused(capsys, str(tiny_model()), "--port", free_port, "-tp", "3")
+    assert "--tensor-parallel-size 3 does not divide" in said
+
+
+def test_a_length_the_model_lacks_is_refused(capsys, free_port, tiny_model):
+    said = refused(capsys, str(tiny_model()), "--port", free_port, "--max-model-len", "99999999")
+    assert "--max-model-len" in said and "99999999" in said
+
+
+def test_the_local_executor_runs_one_rank(capsys, free_port, tiny_model):
+    said = refused(capsys, str(tiny_model()), "--port", free_port, "--executor=local", "-tp", "2")
+    assert "--executor local runs one rank" in said
+
+
+def test_a_gpu_that_is_not_there_is_refused(capsys, free_port, tiny_model):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    said = refused(capsys, str(tiny_model()), "--port", free_port, "--device", "cuda")
+    assert "--device cuda: no GPU" in said
+
+
+def test_keys_come_from_the_flag_or_else_from_the_environment(monkeypatch, tiny_model):
+    monkeypatch.setenv("OCTAVO_API_KEY", "from-env")
+    plain = plan_deployment(flags.parse(["serve", str(tiny_model())]))
+    given = plan_deployment(flags.parse(["serve", str(tiny_model()), "--api-key", "k"]))
+    assert plain.settings.api_keys == ("from-env",) and given.settings.api_keys == ("k",)
+
+
+def test_the_url_shown_can_be_reached_from_this_machine():
+    assert base_url("0.0.0.0", 80) == "http://127.0.0.1:80"
+    assert base_url("::1", 80) == "http://[::1]:80"
+    assert base_url("10.0.0.5", 8000) == "http://10.0.0.5:8000"
+
+
+def test_a_cluster_that_is_not_there_is_refused_at_once():
+    with pytest.raises(InvalidRequest, match="there is no Ray cluster at --address 127.0.0.1:1"):
+        RayCluster("127.0.0.1:1", dashboard=False).start(
+            EngineConfig(model="/none", served_model_names=("none",))
+        )

@@ -1,0 +1,108 @@
+"""The scrape is parsed back by Prometheus' own parser."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.cluster.api.metrics import render_metrics
+from octavo.cluster.stats import EngineStats, Measured
+from octavo.scheduler.config import Capacity
+
+LATENCIES = [
+    "vllm:time_to_first_token_seconds",
+    "vllm:inter_token_latency_seconds",
+    "vllm:request_time_per_output_token_seconds",
+    "vllm:e2e_request_latency_seconds",
+    "vllm:request_queue_time_seconds",
+    "vllm:request_inference_time_seconds",
+    "vllm:request_prefill_time_seconds",
+    "vllm:request_decode_time_seconds",
+]
+
+
+def snapshot(replica: str, measured: Measured) -> EngineStats:
+    return EngineStats(
+        replica=replica,
+        capacity=Capacity(101, 16),
+        max_model_len=512,
+        max_num_seqs=8,
+        running=3,
+        waiting=2,
+        blocks_used=25,
+        blocks_cached=40,
+        steps=7,
+        seconds_since_step=0.0,
+        fault=None,
+        measured=measured,
+    )
+
+
+def scrape(*stats: EngineStats) -> tuple[dict[tuple[str, str, str], float], dict[str, str]]:
+    """Values by (sample, engine, the one further label), and the type of each family."""
+    values, types = {}, {}
+    text = render_metrics(stats, "my/model").decode()
+    for family in text_string_to_metric_families(text):
+        types[family.name] = family.type
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("model_name") == "my/model"
+            engine = labels.pop("engine")
+            further = labels.get("le") or labels.get("finished_reason") or ""
+            values[sample.name, engine, further] = sample.value
+    return values, types
+
+
+def test_every_replica_is_a_series_of_its_own() -> None:
+    first = Measured(preemptions=4, prefix_cache_hits=30, finished={"stop": 5, "length": 6})
+    first.generation_tokens = 77
+    values, types = scrape(snapshot("a", first), snapshot("b", Measured(peak_blocks_used=99)))
+    assert values["vllm:num_requests_running", "a", ""] == 3
+    assert values["vllm:num_requests_waiting", "b", ""] == 2
+    assert values["vllm:kv_cache_usage_perc", "a", ""] == 0.25
+    assert values["vllm:cache_config_info", "a", ""] == 1
+    assert values["vllm:num_preemptions_total", "a", ""] == 4
+    assert values["vllm:num_preemptions_total", "b", ""] == 0
+    assert values["vllm:prefix_cache_hits_total", "a", ""] == 30
+    assert values["vllm:prompt_tokens_cached_total", "a", ""] == 30
+    assert values["vllm:generation_tokens_total", "a", ""] == 77
+    assert values["vllm:request_success_total", "a", "stop"] == 5
+    assert values["vllm:request_success_total", "a", "length"] == 6
+    assert values["vllm:request_success_total", "b", "stop"] == 0
+    assert values["octavo:kv_blocks_used_peak", "b", ""] == 99
+    assert types["vllm:num_requests_running"] == "gauge"
+    assert types["vllm:generation_tokens"] == "counter"
+    for name in ("prefix_cache_queries", "prompt_tokens", "admission_rejections"):
+        assert (f"vllm:{name}_total", "a", "") in values
+
+
+def test_histograms_are_cumulative() -> None:
+    measured = Measured()
+    measured.time_to_first_token.observe(0.003)
+    measured.time_to_first_token.observe(0.02, times=2)
+    measured.time_to_first_token.observe(9999)
+    measured.iteration_tokens.observe(64)
+    values, types = scrape(snapshot("a", measured))
+    name = "vllm:time_to_first_token_seconds"
+    assert values[f"{name}_bucket", "a", "0.001"] == 0
+    assert values[f"{name}_bucket", "a", "0.005"] == 1
+    assert values[f"{name}_bucket", "a", "0.02"] == 3
+    assert values[f"{name}_bucket", "a", "640.0"] == 3
+    assert values[f"{name}_bucket", "a", "+Inf"] == 4
+    assert values[f"{name}_count", "a", ""] == 4
+    assert values[f"{name}_sum", "a", ""] == 0.003 + 2 * 0.02 + 9999
+    assert values["vllm:iteration_tokens_total_bucket", "a", "64.0"] == 1
+    assert types["vllm:iteration_tokens_total"] == "histogram"
+
+
+def test_all_histograms_are_there() -> None:
+    values, types = scrape(snapshot("a", Measured()))
+    others = ["prompt_tokens", "generation_tokens", "num_preemptions"]
+    for name in [*LATENCIES, *(f"vllm:request_{each}" for each in others)]:
+        assert types[name] == "histogram"
+        assert values[f"{name}_count", "a", ""] == 0
+
+
+def test_no_replica_gives_names_without_series() -> None:
+    values, types = scrape()
+    assert not values
+    assert types["vllm:num_requests_running"] == "gauge"

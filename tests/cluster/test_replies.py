@@ -1,0 +1,206 @@
+"""From an engine's events to the ingresses that asked: wire, mailboxes, leases."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from octavo.cluster.distributed.mailbox import Inbox, Outbox
+from octavo.cluster.distributed.notices import NoticeBoard, Notices
+from octavo.cluster.distributed.replies import LEASE_SECONDS, Replies
+from octavo.cluster.distributed.wire import (
+    Snapshot,
+    Tokens,
+    decode_error,
+    decode_message,
+    decode_request,
+    encode,
+    encode_error,
+)
+from octavo.cluster.stats import EngineStats, Measured
+from octavo.scheduler.config import Capacity
+from octavo.scheduler.errors import (
+    EngineDead,
+    InvalidRequest,
+    NeverFits,
+    QueueFull,
+    RequestFailed,
+)
+from octavo.scheduler.request import Finish, Request, TokenEvent
+from octavo.scheduler.sampling import SamplingParams
+
+NODE = "127.0.0.1"
+
+
+def stats(name="r"):
+    return EngineStats(name, Capacity(9, 16), 64, 4, 1, 0, 2, 3, 7, 0.0, None, Measured())
+
+
+def run(coroutine):
+    asyncio.run(asyncio.wait_for(coroutine, 20))
+
+
+class World:
+    """Replies with two ingresses, a clock to be turned by hand, and a list of what was aborted."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.aborted = []
+        self.replies = Replies(self.aborted.append, lambda: self.now)
+        self.inboxes = [Inbox(NODE), Inbox(NODE)]
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        self.replies.close_all()
+        for inbox in self.inboxes:
+            inbox.close()
+
+    async def next(self, which):
+        return decode_message(await self.inboxes[which].receive())
+
+
+def test_requests_and_snapshots_cross_the_wire_unchanged():
+    request = Request("id", [1, 2], SamplingParams(seed=3, stop_token_ids=(7,)), 1.5, 2, "salt")
+    assert decode_request(encode(request)) == request
+    assert decode_message(encode(Snapshot(stats()))) == Snapshot(stats())
+
+
+def test_noise_is_refused():
+    with pytest.raises(msgspec.ValidationError):
+        decode_message(msgspec.msgpack.encode({"no": "message"}))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NeverFits("max_tokens", "too long"),
+        InvalidRequest("seed", "no"),
+        QueueFull("later", retry_after=7),
+        EngineDead("rank 1 died"),
+        RequestFailed("bad logits"),
+    ],
+)
+def test_errors_cross_the_wire_with_all_they_know(error):
+    copy = decode_error(encode_error(error))
+    assert type(copy) is type(error) and str(copy) == str(error)
+    for name in ("param", "retry_after"):
+        assert getattr(copy, name, None) == getattr(error, name, None)
+
+
+def test_an_unknown_error_becomes_a_failed_request():
+    class Odd(EngineDead):
+        pass
+
+    assert isinstance(decode_error(encode_error(Odd("x"))), RequestFailed)
+
+
+def test_a_step_is_one_message_an_ingress():
+    async def test():
+        async with World() as world:
+            for request, inbox in (("a", 0), ("b", 1), ("c", 0)):
+                world.replies.open(request, world.inboxes[inbox].address)
+            events = [TokenEvent(name, [index]) for index, name in enumerate("abcd")]
+            world.replies.emit(events)
+            assert await world.next(0) == Tokens([events[0], events[2]])
+            assert await world.next(1) == Tokens([events[1]])
+
+    run(test())
+
+
+def test_the_last_event_ends_the_wait():
+    async def test():
+        async with World() as world:
+            ended = world.replies.open("a", world.inboxes[0].address)
+            world.replies.emit([TokenEvent("a", [1])])
+            assert not ended.is_set()
+            world.replies.emit([TokenEvent("a", [2], Finish.STOP)])
+            assert ended.is_set()
+
+    run(test())
+
+
+def test_a_closed_request_gets_nothing_more():
+    async def test():
+        async with World() as world:
+            world.replies.open("a", world.inboxes[0].address)
+            world.replies.open("b", world.inboxes[0].address)
+            world.replies.close("a")
+            world.replies.emit([TokenEvent("a", [1]), TokenEvent("b", [2])])
+            assert await world.next(0) == Tokens([TokenEvent("b", [2])])
+
+    run(test())
+
+
+def test_snapshots_go_to_every_ingress_that_attached():
+    async def test():
+        async with World() as world:
+            for inbox in world.inboxes:
+                world.replies.attach(inbox.address)
+            world.replies.snapshot(stats())
+            assert await world.next(0) == await world.next(1) == Snapshot(stats())
+
+    run(test())
+
+
+def test_requests_of_an_ingress_whose_lease_ran_out_are_aborted():
+    async def test():
+        async with World() as world:
+            ended = world.replies.open("gone", world.inboxes[0].address)
+            world.replies.open("here", world.inboxes[1].address)
+            world.now = LEASE_SECONDS - 1
+            world.replies.attach(world.inboxes[1].address)
+            world.replies.snapshot(stats())
+            assert world.aborted == []
+            world.now = LEASE_SECONDS + 1
+            world.replies.snapshot(stats())
+            assert world.aborted == ["gone"] and ended.is_set()
+
+    run(test())
+
+
+def test_a_reader_that_does_not_read_costs_messages_and_not_the_writer(monkeypatch):
+    monkeypatch.setattr("octavo.cluster.distributed.mailbox.QUEUED_MESSAGES", 10)
+    outbox = Outbox(f"{'0' * 40}@tcp://{NODE}:1")  # nobody listens there
+    sent = [outbox.send(b"x") for _ in range(1000)]
+    outbox.close()
+    assert sent[0] and not sent[-1]
+
+
+def test_a_lost_reader_has_its_requests_aborted_after_the_step(monkeypatch):
+    monkeypatch.setattr("octavo.cluster.distributed.mailbox.QUEUED_MESSAGES", 10)
+
+    async def test():
+        async with World() as world:
+            world.replies.open("a", f"{'0' * 40}@tcp://{NODE}:1")
+            for _ in range(1000):
+                world.replies.emit([TokenEvent("a", [1])])
+            assert world.aborted == [], "never from within a step"
+            await asyncio.sleep(0)
+            assert world.aborted == ["a"]
+
+    run(test())
+
+
+def test_notices_reach_the_terminal_and_cost_nothing_without_one():
+    async def test():
+        board = NoticeBoard(NODE)
+        notices = Notices(board.address, "replica 1")
+        notices.say("too small", "fatal", "max_model_len")
+        notice = await board.receive()
+        assert (notice.level, notice.source, notice.text, notice.param) == (
+            "fatal",
+            "replica 1",
+            "too small",
+            "max_model_len",
+        )
+        notices.close()
+        board.close()
+        silent = Notices(None, "replica 2")
+        silent.say("nobody hears")
+        silent.close()
+
+    run(test())

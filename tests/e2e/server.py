@@ -1,0 +1,111 @@
+"""`octavo serve` as a user runs it: a subprocess that is watched, asked and stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+
+T = TypeVar("T")
+READY_SECONDS = 150.0
+STOP_SECONDS = 40.0
+
+
+def wait_for(what: Callable[[], T], seconds: float, describe: str) -> T:
+    """Polls until `what()` is true and returns it."""
+    deadline = time.monotonic() + seconds
+    value = what()
+    while not value:
+        assert time.monotonic() < deadline, f"{describe} did not happen within {seconds} s"
+        time.sleep(0.05)
+        value = what()
+    return value
+
+
+class Server:
+    """Started in a process group of its own, so that a Ctrl-C can be sent as a terminal does."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = log
+        command = [sys.executable, "-m", "octavo.cluster.cli.main", "serve", *arguments]
+        with log.open("w") as sink:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)],
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+        self._seen: set[psutil.Process] = set()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def wait_until_ready(self) -> None:
+        wait_for(
+            lambda: "Octavo is ready" in self.log or self.process.poll() is not None,
+            READY_SECONDS,
+            "the banner",
+        )
+        assert self.process.poll() is None, self.log
+
+    def family(self) -> list[psutil.Process]:
+        """All processes below, now; they are remembered."""
+        children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        self._seen |= set(children)
+        return children
+
+    def workers(self) -> list[psutil.Process]:
+        """The ranks of all replicas."""
+        found = []
+        for process in self.family():
+            try:
+                title = process.cmdline()[:1]
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+            if title and title[0].startswith("ray::WorkerActor"):
+                found.append(process)
+        return found
+
+    def gauge(self, name: str) -> dict[str, float]:
+        """A metric's value on every replica that is up, by the replica's name."""
+        text = httpx.get(f"{self.url}/metrics", timeout=10).text
+        pattern = rf'^{re.escape(name)}{{engine="([^"]+)"[^}}]*}} (\S+)$'
+        return {engine: float(value) for engine, value in re.findall(pattern, text, re.M)}
+
+    def interrupt(self) -> int:
+        """Ctrl-C in a terminal: every process of the group gets the signal. The exit code."""
+        self.family()
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.process.wait(STOP_SECONDS)
+
+    def survivors(self) -> list[psutil.Process]:
+        """Processes ever seen below that are still there."""
+        return [process for process in self._seen if process.is_running()]
+
+    def end(self) -> None:
+        """Whatever the state, nothing is left."""
+        if self.process.poll() is None:
+            self.family()
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for process in self.survivors():
+            process.kill()

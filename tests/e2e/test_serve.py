@@ -1,0 +1,216 @@
+"""The whole of it on one machine: two replicas of two ranks each, as a user starts them.
+
+One server for the module: starting Ray is what takes long. The last test stops it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.server import Server, wait_for
+
+MODEL = "tiny"
+RUNNING = "vllm:num_requests_running"
+USAGE = "vllm:kv_cache_usage_perc"
+LONG = {"model": MODEL, "prompt": "An octavo", "max_tokens": 450, "temperature": 0}
+FOREVER = {"ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model, tmp_path_factory):
+    server = Server(
+        tmp_path_factory.mktemp("serve") / "log",
+        *(str(tiny_model()), "--served-model-name", MODEL, "--dtype", "float32"),
+        *("--num-replicas", "2", "-tp", "2", "--kv-cache-memory-bytes", "16MiB"),
+        *("--num-threads", "1"),
+    )
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.end()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def healthy(server):
+    """Both replicas serve and neither does anything."""
+    values = [*server.gauge(RUNNING).values(), *server.gauge(USAGE).values()]
+    return values == [0.0] * 4
+
+
+def replaced(server, before):
+    """One of the replicas named `before` is gone and a new one is in its place."""
+    return healthy(server) and set(server.gauge(RUNNING)) != before
+
+
+@pytest.fixture(autouse=True)
+def calm(server):
+    """Each test begins with two idle replicas."""
+    wait_for(lambda: healthy(server), 60, "two idle replicas")
+
+
+def completion(client, prompt="An octavo", count=24):
+    answer = client.completions.create(
+        model=MODEL, prompt=prompt, max_tokens=count, temperature=0, extra_body=FOREVER
+    )
+    return answer.choices[0].text
+
+
+class Streams:
+    """Long streams under way, each in a thread. `outcomes` are None or the error's message."""
+
+    def __init__(self, client, count):
+        self.begun = [threading.Event() for _ in range(count)]
+        self._pool = ThreadPoolExecutor(count)
+        self.futures = [self._pool.submit(self._one, client, i) for i in range(count)]
+        for begun in self.begun:
+            assert begun.wait(30), "a stream did not begin"
+
+    def _one(self, client, index):
+        try:
+            stream = client.completions.create(
+                **{**LONG, "prompt": f"{index} octavos"}, stream=True, extra_body=FOREVER
+            )
+            for _ in stream:
+                self.begun[index].set()
+        except openai.APIError as error:
+            return error.message
+        finally:
+            self.begun[index].set()
+        return None
+
+    def outcomes(self, seconds):
+        results = [future.result(seconds) for future in self.futures]
+        self._pool.shutdown()
+        return results
+
+
+def test_the_start_says_what_there_is(server):
+    assert "2,047 blocks of 16" in server.log
+    assert "maximum concurrency for 512 tokens per request" in server.log
+    assert f"{server.url}/v1" in server.log and "curl" in server.log
+    assert "Traceback" not in server.log
+
+
+def test_streams_and_answers_agree(client):
+    whole = completion(client)
+    stream = client.completions.create(
+        model=MODEL,
+        prompt="An octavo",
+        max_tokens=24,
+        temperature=0,
+        stream=True,
+        extra_body=FOREVER,
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == whole
+
+
+def test_both_replicas_give_the_same_answers_at_once(client):
+    with ThreadPoolExecutor(16) as pool:
+        texts = list(pool.map(lambda _: completion(client), range(32)))
+    assert len(set(texts)) == 1
+
+
+def test_a_chat(client):
+    answer = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "fold"}], max_tokens=8
+    )
+    assert answer.usage.completion_tokens <= 8
+
+
+def test_health_and_models(server, client):
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert [model.id for model in client.models.list()] == [MODEL]
+
+
+def test_bad_input_stays_at_the_door(server, client):
+    with pytest.raises(openai.BadRequestError, match="max_tokens"):
+        client.completions.create(model=MODEL, prompt="a", max_tokens=100_000)
+    assert healthy(server)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_that_hangs_up_frees_everything(server, streamed):
+    body = {**LONG, **FOREVER, "n": 4, "temperature": 1, "seed": 1, "stream": streamed}
+    with httpx.Client(timeout=30) as client:
+        if streamed:
+            with client.stream("POST", f"{server.url}/v1/completions", json=body) as response:
+                next(response.iter_lines())
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(f"{server.url}/v1/completions", json=body, timeout=0.3)
+    wait_for(lambda: healthy(server), 3, "both replicas idle")
+
+
+def test_a_killed_rank_is_named_and_its_group_replaced(server, client):
+    replicas = set(server.gauge(RUNNING))
+    streams = Streams(client, 8)
+    victim = server.workers()[0]
+    before = {process.pid for process in server.workers()}
+    os.kill(victim.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    outcomes = streams.outcomes(30)
+    failed = [words for words in outcomes if words is not None]
+    assert time.monotonic() - killed < 15
+    assert failed and len(failed) < len(outcomes), "one of two replicas was hit"
+    assert all("try again" in words for words in failed)
+    [said] = [line for line in server.log.splitlines() if f"(pid {victim.pid} on " in line]
+    assert "rank" in said and "died" in said and "a new group takes over" in said
+    assert completion(client), "the other replica serves on"
+    wait_for(lambda: replaced(server, replicas), 60, "a new group")
+    after = {process.pid for process in server.workers()}
+    assert len(after) == 4 and len(after & before) == 2, "the whole group is new, the other is not"
+    assert "Traceback" not in server.log
+
+
+def test_a_stopped_rank_is_noticed_within_ten_seconds(server, client):
+    replicas = set(server.gauge(RUNNING))
+    streams = Streams(client, 8)
+    victim = server.workers()[-1]
+    os.kill(victim.pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    failed = [words for words in streams.outcomes(30) if words is not None]
+    assert time.monotonic() - stopped < 10.5
+    assert failed
+    assert all("try again" in words for words in failed)
+    [said] = [line for line in server.log.splitlines() if f"(pid {victim.pid} on " in line]
+    assert "rank" in said and "no heartbeat" in said
+    wait_for(lambda: replaced(server, replicas), 60, "a new group")
+    assert not victim.is_running(), "a stopped process is not left behind"
+    assert completion(client)
+
+
+def test_a_killed_scheduler_takes_its_replica_down_and_another_comes(server, client):
+    replicas = set(server.gauge(RUNNING))
+    streams = Streams(client, 8)
+    victim = next(p for p in server.family() if p.cmdline()[0].startswith("ray::SchedulerActor"))
+    os.kill(victim.pid, signal.SIGKILL)
+    failed = [words for words in streams.outcomes(30) if words is not None]
+    assert failed and all("try again" in words for words in failed)
+    wait_for(lambda: replaced(server, replicas), 60, "a new replica")
+    assert server.log.count("the scheduler's process died; a new group takes over") == 1
+    assert completion(client)
+
+
+def test_ctrl_c_leaves_nothing(server):
+    assert len(server.family()) > 8
+    code = server.interrupt()
+    assert code == 0, server.log
+    wait_for(lambda: not server.survivors(), 5, "the end of all processes")
+    assert server.log.rstrip().endswith("stopped")
+    assert "Traceback" not in server.log
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")

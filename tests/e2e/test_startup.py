@@ -1,0 +1,53 @@
+"""What a user sees when a server cannot start, and the way without Ray."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.server import Server, wait_for
+
+
+@pytest.fixture
+def start(tmp_path, tiny_model):
+    """Starts a server on a tiny model; whatever happens, it is ended."""
+    servers = []
+
+    def start(*arguments):
+        server = Server(tmp_path / "log", str(tiny_model()), "--num-threads", "1", *arguments)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.end()
+
+
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_a_cache_too_small_for_one_request_is_explained(start, executor):
+    server = start("--executor", executor, "--kv-cache-memory-bytes", "4KiB", "--dtype=float32")
+    assert server.process.wait(120) == 2
+    assert "octavo: error: the KV cache has no room for one request of 512 tokens" in server.log
+    assert "Traceback" not in server.log
+    wait_for(lambda: not server.survivors(), 5, "the end of all processes")
+
+
+def test_ctrl_c_while_starting_leaves_nothing(start):
+    server = start("--kv-cache-memory-bytes", "16MiB")
+    wait_for(lambda: "starting Ray Serve" in server.log, 60, "Ray's start")
+    assert server.interrupt() == 0
+    wait_for(lambda: not server.survivors(), 5, "the end of all processes")
+    assert "Traceback" not in server.log and server.log.rstrip().endswith("stopped")
+
+
+def test_one_process_without_ray(start):
+    server = start("--executor", "local", "--kv-cache-memory-bytes", "16MiB", "--api-key", "k")
+    server.wait_until_ready()
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert not server.family(), "no Ray, no other process"
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k") as client:
+        answer = client.completions.create(model=client.models.list().data[0].id, prompt="fold")
+    assert answer.usage.completion_tokens > 0
+    assert server.interrupt() == 0
+    assert "Traceback" not in server.log and server.log.rstrip().endswith("stopped")

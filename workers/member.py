@@ -1,0 +1,25 @@
+"""What executes plans, as its executors see it: a model's rank, or the null one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from octavo.workers.progress import Progress
+
+
+class Member(Protocol):
+    """Called in this order: load, measure, allocate, then execute any number of times."""
+
+    @property
+    def progress(self) -> Progress:
+        """Counts up while a plan is executed; read from another thread."""
+
+    def load(self) -> None: ...
+
+    def measure(self) -> int:
+        """Blocks there is room for, the null block included."""
+
+    def allocate(self, num_blocks: int) -> None: ...
+
+    def execute(self, raw: bytes) -> bytes | None:
+        """Rank 0 answers with a result. Raises `OutOfStep` before anything is touched."""
