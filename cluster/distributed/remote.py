@@ -69,16 +69,14 @@ class RemoteClient:
         watch = asyncio.create_task(self._watch(request.id, call))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
+        ended = False
         try:
             async for event in self._streams.read(request.id):
+                ended = event.finish is not None
                 yield event
-                if event.finish is not None:
-                    return
-        except BaseException:
-            # Closed early, or failed: either way nobody wants the rest.
-            call.cancel()  # type: ignore[no-untyped-call]
-            raise
         finally:
+            if not ended:  # closed early, or failed: either way nobody wants the rest
+                call.cancel()  # type: ignore[no-untyped-call]
             self._live.discard(request.id)
             self._streams.close(request.id)
 
