@@ -2,7 +2,8 @@
 
     request ─ add ─▶ Scheduler ─ plan ─▶ Workers ─ result ─▶ Scheduler ─ events ─▶ emit
 
-Plan k+1 goes out while step k runs (`depth` plans in flight), so workers never wait for Python.
+Plan k+1 goes out shortly before step k ends (`depth` plans in flight), so workers never wait for
+Python and requests never wait for a plan that was made too early.
 With nothing to do the loop sleeps on an event and uses no CPU.
 """
 
@@ -12,13 +13,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.cluster.observer import Observer
+from octavo.cluster.pace import Pace
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import EngineDead, OutOfStep
-from octavo.scheduler.plan import decode_result, encode
+from octavo.scheduler.plan import StepPlan, decode_result, encode
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
 
@@ -42,6 +45,15 @@ class Workers(Protocol):
         """Ends the group. May be called in any state, more than once."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A plan that was sent: how many tokens it computes, and when it left."""
+
+    result: asyncio.Future[bytes]
+    tokens: int
+    sent: float
+
+
 class Engine:
     """`emit` gets all events of a step in one call. `clock` is monotonic, in seconds."""
 
@@ -53,7 +65,8 @@ class Engine:
         self._emit = emit
         self._clock = clock
         self._depth = depth
-        self._flights: deque[asyncio.Future[bytes]] = deque()
+        self._flights: deque[_Flight] = deque()
+        self._pace = Pace()
         self._wake = asyncio.Event()
         self._observer = Observer(scheduler)
         self._fault: str | None = None
@@ -97,27 +110,28 @@ class Engine:
             raise EngineDead(self._fault) from error
 
     async def step(self) -> None:
-        """Sends plans until `depth` are in flight or there is nothing to send, then takes the
-        oldest result in. Waits for a request where there is nothing at all to do."""
-        while len(self._flights) < self._depth:
-            plan = self.scheduler.schedule(self._clock())
-            if plan is None:
-                break
-            self._send(encode(plan))
+        """Has a plan executed, with the next one on its way before it ends, and takes the oldest
+        result in. Waits for a request where there is nothing at all to do."""
+        self._send_plans(1)
         if not self._flights:
             self._wake.clear()
             await self._wake.wait()
             self._last_step = self._clock()
             return
+        await self._hold()
+        self._send_plans(self._depth)
+        flight = self._flights.popleft()
         try:
-            raw = await self._flights.popleft()
+            raw = await flight.result
         except OutOfStep as gap:
             logger.warning("a worker missed a plan (%s); sending it every row again", gap)
             self._cancel_flights()
-            self._send(encode(self.scheduler.resync()))
+            self._send(self.scheduler.resync())
             return
         now = self._last_step = self._clock()
-        events = self.scheduler.update(decode_result(raw), now)
+        result = decode_result(raw)
+        self._pace.observe(flight.tokens, result.compute_seconds)
+        events = self.scheduler.update(result, now)
         self._observer.record(events, now)
         if events:
             self._emit(events)
@@ -127,12 +141,31 @@ class Engine:
         waiting_since = self._clock() - self._last_step if self._flights else 0.0
         return self._observer.snapshot(replica, self._fault, waiting_since)
 
-    def _send(self, plan: bytes) -> None:
-        self._flights.append(asyncio.ensure_future(self._workers.execute(plan)))
+    def _send_plans(self, limit: int) -> None:
+        """Until so many are in flight, or nothing is left that does not wait for a result."""
+        while len(self._flights) < limit:
+            plan = self.scheduler.schedule(self._clock())
+            if plan is None:
+                return
+            self._send(plan)
+
+    async def _hold(self) -> None:
+        """Waits until the step under way is nearly done, so that the plan after it is fresh."""
+        if len(self._flights) < self._depth:
+            running = self._flights[0]
+            began = max(running.sent, self._last_step)
+            left = began + self._pace.hold(running.tokens) - self._clock()
+            if left > 0:
+                await asyncio.wait({running.result}, timeout=left)
+
+    def _send(self, plan: StepPlan) -> None:
+        result = asyncio.ensure_future(self._workers.execute(encode(plan)))
+        tokens = sum(work.count for work in plan.work)
+        self._flights.append(_Flight(result, tokens, self._clock()))
 
     def _cancel_flights(self) -> None:
         for flight in self._flights:
-            flight.cancel()
+            flight.result.cancel()
         self._flights.clear()
 
     def _die(self, reason: str) -> None:

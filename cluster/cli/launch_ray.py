@@ -93,7 +93,10 @@ class RayLaunch:
         self._board = NoticeBoard(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
         listening = asyncio.create_task(self._read_notices(self._board, fatal))
         say("starting Ray Serve")
+        # In a cluster of others, the HTTP proxies are theirs and so is the way in.
         http = {"host": self._host, "port": self._port}
+        if self._cluster.ours:
+            http["location"] = "NoServer"
         await self._call(partial(serve.start, http_options=http))
         say(
             f"starting {config.num_replicas} replica(s) of {config.tensor_parallel_size} rank(s) "
@@ -117,7 +120,8 @@ class RayLaunch:
         deployment = self._deployment
         build = partial(model_member, deployment.config.worker_config())
         spec = ReplicaSpec(deployment.config, build, deployment.max_model_len, notices)
-        app = build_app(spec, deployment.settings)
+        listen = (self._host, self._port) if self._cluster.ours else None
+        app = build_app(spec, deployment.settings, listen)
         target = serve.RunTarget(target=app, name=APP, route_prefix="/")
         serve.run_many(
             [target],

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from octavo.cluster.engine import Engine
@@ -14,7 +15,7 @@ from octavo.cluster.local import LocalClient, LocalEngine, LocalWorkers
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.errors import EngineDead, NeverFits, OutOfStep, QueueFull, RequestFailed
-from octavo.scheduler.plan import StepResult, decode_plan, decode_result, encode
+from octavo.scheduler.plan import StepPlan, StepResult, decode_plan, decode_result, encode
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
 from octavo.workers.null import NullWorker
@@ -121,12 +122,13 @@ class Scripted:
 
 def scripted_engine(
     bend: Callable[[int, bytes, NullWorker], bytes | None],
+    workers: type[Scripted] = Scripted,
 ) -> tuple[Engine, Streams]:
     streams = Streams()
     scheduler = Scheduler(SchedulerConfig(**CONFIG), Capacity(64, 4))
     ticks = itertools.count()
     clock: Callable[[], float] = lambda: float(next(ticks))  # noqa: E731
-    return Engine(scheduler, Scripted(bend), streams.deliver, clock=clock), streams
+    return Engine(scheduler, workers(bend), streams.deliver, clock=clock), streams
 
 
 async def read(streams: Streams, name: str) -> list[TokenEvent]:
@@ -272,6 +274,44 @@ def test_an_idle_engine_makes_no_steps_and_wakes_at_once() -> None:
         engine.add(request("a", [1, 2], 3))
         await read(streams, "a")
         assert engine.stats("0").steps >= 3
+        loop.cancel()
+
+    asyncio.run(main())
+
+
+def test_who_arrives_while_a_step_runs_gets_into_the_next_one() -> None:
+    plans: list[StepPlan] = []
+    gate = asyncio.Semaphore(0)
+
+    class Gated(Scripted):
+        """Finishes a step when told to, and says that it took very long."""
+
+        async def execute(self, plan: bytes) -> bytes:
+            plans.append(decode_plan(plan))
+            raw = self._worker.execute(plan)
+            assert raw is not None
+            await gate.acquire()
+            return encode(msgspec.structs.replace(decode_result(raw), compute_seconds=1000.0))
+
+    async def main() -> None:
+        engine, streams = scripted_engine(honest, Gated)
+        streams.open("a")
+        engine.add(request("a", [1], 50))
+        loop = asyncio.create_task(engine.run())
+        for _ in range(6):  # from now on, a step of one token is known to take its time
+            gate.release()
+            await until(lambda: gate.locked())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        made = len(plans)
+        assert made == 7  # one under way, and none made too early
+        engine.add(request("b", [2], 50))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(plans) == made
+        gate.release()
+        await until(lambda: len(plans) > made)
+        assert len(plans[made].work) == 2
         loop.cancel()
 
     asyncio.run(main())
