@@ -40,7 +40,6 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
     enable_prefix_caching: bool = True
-    seed: int = 0
     num_threads: int | None = None
 
     def __post_init__(self) -> None:

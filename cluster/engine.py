@@ -77,6 +77,11 @@ class Engine:
         """Why no step can run any more, or None."""
         return self._fault
 
+    @property
+    def seconds_since_step(self) -> float:
+        """How long a step has been under way since the last result; 0 when idle."""
+        return self._clock() - self._last_step if self._flights else 0.0
+
     def add(self, request: Request) -> None:
         """Raises `NeverFits`, `QueueFull`, `InvalidRequest`, or `EngineDead`."""
         if self._fault is not None:
@@ -138,8 +143,7 @@ class Engine:
 
     def stats(self, replica: str) -> EngineStats:
         """A snapshot; `replica` is the name it goes by."""
-        waiting_since = self._clock() - self._last_step if self._flights else 0.0
-        return self._observer.snapshot(replica, self._fault, waiting_since)
+        return self._observer.snapshot(replica, self._fault, self.seconds_since_step)
 
     def _send_plans(self, limit: int) -> None:
         """Until so many are in flight, or nothing is left that does not wait for a result."""

@@ -20,6 +20,8 @@ from octavo.scheduler.request import Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
 from octavo.workers.member import Member
 
+STUCK_SECONDS = 120.0  # the longest step of a large model on a CPU is far shorter
+
 
 class LocalWorkers:
     """One rank on a thread of its own, so that planning and detokenizing overlap with computing."""
@@ -74,6 +76,9 @@ class LocalClient:
         return [self._engine.stats("0")]
 
     def fault(self) -> str | None:
+        waited = self._engine.seconds_since_step
+        if self._engine.fault is None and waited > STUCK_SECONDS:
+            return f"a step has been running for {waited:.0f} s"
         return self._engine.fault
 
 

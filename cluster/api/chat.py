@@ -130,6 +130,7 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         body,
         front.tokenizer,
         limits,
+        seed=front.seeds.draw(),
         max_tokens=asked,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,

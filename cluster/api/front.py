@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import itertools
+import secrets
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +17,7 @@ from octavo.cluster.api.settings import FrontSettings
 from octavo.cluster.api.validate import Window
 from octavo.cluster.client import EngineClient
 from octavo.cluster.text.tokens import Tokenizer
+from octavo.scheduler.sampling import mix_seed
 
 
 def octavo_version() -> str:
@@ -24,11 +27,29 @@ def octavo_version() -> str:
         return "0+unknown"
 
 
+class Seeds:
+    """Seeds for requests that bring none: unpredictable, or a sequence that can be repeated."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+        self._drawn = itertools.count(1)
+
+    def draw(self) -> int:
+        """The next one; not negative where it is unpredictable."""
+        if self._seed is None:
+            return secrets.randbits(63)
+        return mix_seed(self._seed, next(self._drawn))
+
+
 @dataclass(frozen=True)
 class Front:
     client: EngineClient
     settings: FrontSettings
     tokenizer: Tokenizer
+
+    @cached_property
+    def seeds(self) -> Seeds:
+        return Seeds(self.settings.seed)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -7,7 +7,6 @@ Everything that can be wrong with a request is found here, before the engine see
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -122,12 +121,13 @@ def sampling_of(
     tokenizer: Tokenizer,
     limits: RequestLimits,
     *,
+    seed: int,
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> SamplingParams:
-    """What the client asked for, checked, with a seed drawn where none was given and the model's
-    end tokens among `stop_token_ids`."""
+    """What the client asked for, checked, with `seed` where it gave none and the model's end
+    tokens among `stop_token_ids`."""
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     stop_ids = tuple(body.stop_token_ids or ())
     bias = body.logit_bias or {}
@@ -154,7 +154,7 @@ def sampling_of(
     return SamplingParams(
         **{name: value for name, value in given.items() if value is not None},
         best_of=body.best_of,
-        seed=secrets.randbits(63) if body.seed is None else body.seed,
+        seed=seed if body.seed is None else body.seed,
         stop=stops,
         stop_token_ids=stop_ids
         if body.ignore_eos

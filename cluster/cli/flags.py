@@ -101,8 +101,8 @@ def _model(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed",
         type=int,
-        default=0,
-        help="of the engine; a request's own seed goes before it (default: %(default)s)",
+        help="answers requests that bring no seed repeatably: the same requests in the same order "
+        "get the same random numbers (default: fresh ones each time)",
     )
 
 

@@ -52,7 +52,6 @@ def plan_deployment(
         max_num_batched_tokens=arguments.max_num_batched_tokens,
         max_num_queued_reqs=arguments.max_num_queued_reqs,
         enable_prefix_caching=arguments.enable_prefix_caching,
-        seed=arguments.seed,
         num_threads=arguments.num_threads,
     )
     model = ModelConfig.from_directory(path)
@@ -63,7 +62,9 @@ def plan_deployment(
         check_degree(model, config.tensor_parallel_size)
     keys = tuple(arguments.api_key) or _environment_keys()
     return Deployment(
-        config, FrontSettings(str(path), served, keys), served_length(model, config.max_model_len)
+        config,
+        FrontSettings(str(path), served, keys, arguments.seed),
+        served_length(model, config.max_model_len),
     )
 
 

@@ -93,7 +93,6 @@ class LLM:
             max_num_queued_reqs=sys.maxsize,  # the caller's own list bounds the queue
             enable_prefix_caching=enable_prefix_caching,
             num_threads=num_threads,
-            seed=seed,
         )
         checkpoint = ModelConfig.from_directory(self.model_path)
         resolve_dtype(dtype, checkpoint.dtype, config.device)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from octavo.cluster.engine import Engine
-from octavo.cluster.local import LocalClient, LocalEngine, LocalWorkers
+from octavo.cluster.local import STUCK_SECONDS, LocalClient, LocalEngine, LocalWorkers
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.errors import EngineDead, NeverFits, OutOfStep, QueueFull, RequestFailed
@@ -258,6 +258,11 @@ def test_a_stuck_step_shows_in_the_heartbeat() -> None:
         await asyncio.sleep(0)
         before = engine.stats("0").seconds_since_step
         assert 0 < before < engine.stats("0").seconds_since_step
+        client = LocalClient(engine, streams)
+        assert client.fault() is None
+        while engine.seconds_since_step <= STUCK_SECONDS:
+            pass  # every look at this clock is a second
+        assert client.fault() == f"a step has been running for {STUCK_SECONDS + 2:.0f} s"
         loop.cancel()
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo.cluster.api.front import Front
+from octavo.cluster.api.front import Front, Seeds
 from octavo.cluster.api.job import plan_job
 from octavo.cluster.api.prompts import Prompt, chat_prompt
 from octavo.cluster.api.protocol import UNSERVED, ChatRequest, CompletionRequest, Message
@@ -185,3 +185,15 @@ def test_the_fingerprint_tells_models_apart_and_keys_stay_out_of_logs() -> None:
     fronts = [Front(engine, FrontSettings("", (name,)), TOKENIZER) for name in "ab"]
     assert fronts[0].fingerprint != fronts[1].fingerprint
     assert "hidden" not in repr(FrontSettings("", ("a",), api_keys=("hidden",)))
+
+
+def test_a_front_with_a_seed_draws_the_same_seeds_again():
+    first, second = Seeds(7), Seeds(7)
+    drawn = [first.draw() for _ in range(5)]
+    assert drawn == [second.draw() for _ in range(5)] and len(set(drawn)) == 5
+    assert Seeds(8).draw() != drawn[0]
+
+
+def test_a_front_without_a_seed_never_repeats_itself():
+    seeds = Seeds(None)
+    assert len({seeds.draw() for _ in range(100)}) == 100
