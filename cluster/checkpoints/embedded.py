@@ -29,6 +29,7 @@ import torch
 
 from octavo.cluster.checkpoints.gguf import Gguf
 from octavo.cluster.checkpoints.gguf_llama import convert
+from octavo.kernels.build import cache_folder
 from octavo.scheduler.errors import InvalidRequest, OctavoError
 
 NAME = "SmolLM2-135M-Instruct"
@@ -52,14 +53,6 @@ The licence: https://www.apache.org/licenses/LICENSE-2.0
 
 class ModelUnavailable(OctavoError):
     """The embedded model could not be fetched, or is not the file that was expected."""
-
-
-def cache_folder() -> Path:
-    """`$OCTAVO_CACHE`, else `$XDG_CACHE_HOME/octavo`, else `~/.cache/octavo`."""
-    if own := os.environ.get("OCTAVO_CACHE"):
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "octavo"
 
 
 def prepare(
