@@ -124,7 +124,8 @@ class Engine:
             self._last_step = self._clock()
             return
         await self._hold()
-        self._send_plans(self._depth)
+        if not self.scheduler.awaits_result:
+            self._send_plans(self._depth)
         flight = self._flights.popleft()
         try:
             raw = await flight.result

@@ -89,6 +89,14 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def awaits_result(self) -> bool:
+        """Whether the first in the queue waits for blocks that a step in flight computes: a plan
+        made before its result would leave that request out."""
+        for first in self._waiting:
+            return not first.pending and self.cache.find_prefix(first) is None
+        return False
+
+    @property
     def live_requests(self) -> list[str]:
         return list(self._live)
 

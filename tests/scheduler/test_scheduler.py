@@ -102,6 +102,20 @@ def test_a_request_behind_one_that_waits_for_blocks_goes_ahead() -> None:
     assert sim.scheduler.counters.prompt_computed == 22 + 2 + 2
 
 
+def test_it_says_when_a_plan_would_come_too_early_for_the_first_in_the_queue() -> None:
+    sim = Simulation(max_num_batched_tokens=8)
+    assert not sim.scheduler.awaits_result
+    sim.add(request("leader", list(range(12)), 2))
+    sim.plan()
+    sim.add(request("follower", list(range(12)), 2))
+    assert sim.scheduler.awaits_result
+    sim.receive()
+    sim.plan()
+    sim.receive()
+    assert not sim.scheduler.awaits_result
+    sim.run()
+
+
 @pytest.mark.parametrize("fate", ["abort", "preempt"])
 def test_those_who_wait_for_blocks_go_on_without_the_one_that_computed_them(fate: str) -> None:
     sim = Simulation(max_num_batched_tokens=8)
