@@ -13,7 +13,7 @@ from octavo.scheduler.config import SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import WorkerConfig
 
-CPU_STEP_TOKENS = 512
+CPU_STEP_TOKENS = 256
 CUDA_STEP_TOKENS = 2048
 
 

@@ -155,7 +155,7 @@ def _schedule(parser: argparse.ArgumentParser) -> None:
         "--max-num-batched-tokens",
         type=int,
         metavar="TOKENS",
-        help="tokens computed a step (default: 512 on the CPU, 2048 on CUDA)",
+        help="tokens computed a step (default: 256 on the CPU, 2048 on CUDA)",
     )
     group.add_argument(
         "--max-num-queued-reqs",
