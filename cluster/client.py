@@ -16,14 +16,26 @@ from octavo.scheduler.request import Request, TokenEvent
 
 class EngineClient(Protocol):
     def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
-        """Events of one request until the one with `finish`. Closing the generator early aborts.
+        """Events of one request until each of its samples has had the one with `finish`, or was
+        given up. Closing the generator early aborts what is left.
 
         Raises `NeverFits`, `QueueFull`, `EngineDead`, or `RequestFailed`, before or between
         events. `request.id` must be unique among live requests.
         """
+
+    def abort(self, request_id: str, index: int) -> None:
+        """Gives up one sample of a live request: no more events of it come, and the engine frees
+        its memory soon, while the other samples go on."""
 
     def stats(self) -> list[EngineStats]:
         """The latest snapshot of every replica; empty while none is up."""
 
     def fault(self) -> str | None:
         """None if a step could run now; else the reason, for `/health`: a step heartbeat."""
+
+    async def reset_prefix_cache(self) -> int:
+        """Makes every replica forget all content that no live request holds, on both tiers, and
+        returns how many did. Raises `EngineDead` where one did not say that it has."""
+
+    async def debug_blocks(self) -> list[bytes]:
+        """What each replica's blocks hold, one JSON document a replica. Raises `EngineDead`."""

@@ -6,10 +6,12 @@ vLLM's flags. Knows nothing of Ray and nothing of torch.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
+from typing import get_args
 
-from octavo.scheduler.config import SchedulerConfig
+from octavo.scheduler.config import Allocation, PreemptionMode, SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import WorkerConfig
 
@@ -22,7 +24,8 @@ class EngineConfig:
     """`model` is a local directory and `device` is decided (`cpu` or `cuda`).
 
     Token counts and bytes; None means: decided from the model or the machine. `num_threads` is per
-    rank. Raises `InvalidRequest` naming the flag that is wrong.
+    rank, and so is `swap_space`, in GiB. `revision` names the weights. Raises `InvalidRequest`
+    naming the flag that is wrong.
     """
 
     model: str
@@ -36,10 +39,16 @@ class EngineConfig:
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    swap_space: float | None = None  # GiB of host memory for each rank
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
     enable_prefix_caching: bool = True
+    preemption_mode: PreemptionMode = "auto"
+    watermark_low: float = 0.04
+    watermark_high: float = 0.08
+    allocation: Allocation = "paged"
+    revision: str = ""
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +75,31 @@ class EngineConfig:
                 "--gpu-memory-utilization must be above 0 and at most 1, "
                 f"got {self.gpu_memory_utilization}",
             )
+        self._verify_memory()
+
+    def _verify_memory(self) -> None:
+        if self.swap_space is not None and not 0 <= self.swap_space < math.inf:
+            raise InvalidRequest(
+                "swap_space",
+                f"--swap-space must be a number of GiB, 0 or more, got {self.swap_space}",
+            )
+        for name, choices in (("preemption_mode", PreemptionMode), ("allocation", Allocation)):
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise InvalidRequest(
+                    name,
+                    f"{_flag(name)} must be one of {', '.join(get_args(choices))}, got {value!r}",
+                )
+        for name in ("watermark_low", "watermark_high"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise InvalidRequest(
+                    name, f"{_flag(name)} must be at least 0 and below 1, got {value}"
+                )
+        if self.watermark_low > self.watermark_high:
+            raise InvalidRequest(
+                "watermark_low",
+                f"--watermark-low must not be above --watermark-high ({self.watermark_high}), "
+                f"got {self.watermark_low}",
+            )
 
     @property
     def step_tokens(self) -> int:
@@ -89,8 +123,13 @@ class EngineConfig:
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.step_tokens,
-            enable_prefix_caching=self.enable_prefix_caching,
+            enable_prefix_caching=self.enable_prefix_caching and self.allocation == "paged",
+            watermark_low=self.watermark_low,
+            watermark_high=self.watermark_high,
             max_num_queued_reqs=self.max_num_queued_reqs,
+            preemption_mode=self.preemption_mode,
+            allocation=self.allocation,
+            revision=self.revision,
         )
 
     def worker_config(self) -> WorkerConfig:
@@ -107,11 +146,15 @@ class EngineConfig:
             num_blocks_override=self.num_gpu_blocks_override,
             kv_cache_memory_bytes=self.kv_cache_memory_bytes,
             gpu_memory_utilization=self.gpu_memory_utilization,
+            swap_space=self.swap_space,
             num_threads=self.threads,
         )
 
 
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 def _at_least(name: str, value: int, low: int) -> None:
     if value < low:
-        flag = "--" + name.replace("_", "-")
-        raise InvalidRequest(name, f"{flag} must be at least {low}, got {value}")
+        raise InvalidRequest(name, f"{_flag(name)} must be at least {low}, got {value}")

@@ -16,11 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from octavo.cluster.observer import Observer
 from octavo.cluster.pace import Pace
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import EngineDead, OutOfStep
+from octavo.scheduler.introspection import describe_blocks
 from octavo.scheduler.plan import StepPlan, decode_result, encode
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
@@ -91,9 +94,10 @@ class Engine:
         self._observer.arrived(request.id, now)
         self._wake.set()
 
-    def abort(self, request_id: str) -> bool:
-        """Frees what a request holds at once. False if it is not live."""
-        found = self.scheduler.abort(request_id)
+    def abort(self, request_id: str, index: int | None = None) -> bool:
+        """Frees at once what a request holds, or what its sample `index` does. False if that is
+        not live."""
+        found = self.scheduler.abort(request_id, index)
         self._observer.take_ended(self._clock())
         return found
 
@@ -142,6 +146,14 @@ class Engine:
         if events:
             self._emit(events)
 
+    def reset_prefix_cache(self) -> None:
+        """No later request finds what was computed before."""
+        self.scheduler.reset_prefix_cache()
+
+    def debug_blocks(self) -> bytes:
+        """What lies in which block, as JSON: `octavo.scheduler.introspection.BlocksView`."""
+        return msgspec.json.encode(describe_blocks(self.scheduler))
+
     def stats(self, replica: str) -> EngineStats:
         """A snapshot; `replica` is the name it goes by."""
         return self._observer.snapshot(replica, self._fault, self.seconds_since_step)
@@ -150,9 +162,20 @@ class Engine:
         """Until so many are in flight, or nothing is left that does not wait for a result."""
         while len(self._flights) < limit:
             plan = self.scheduler.schedule(self._clock())
+            self._log_preemptions()
             if plan is None:
                 return
             self._send(plan)
+
+    def _log_preemptions(self) -> None:
+        for decision in self.scheduler.take_decisions():
+            logger.info(
+                "preempted request %s: %s (estimates: recompute %.1f ms, swap %.1f ms)",
+                decision.request_id,
+                decision.outcome,
+                decision.recompute_seconds * 1e3,
+                decision.swap_seconds * 1e3,
+            )
 
     async def _hold(self) -> None:
         """Waits until the step under way is nearly done, so that the plan after it is fresh."""

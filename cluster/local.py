@@ -26,9 +26,8 @@ STUCK_SECONDS = 120.0  # the longest step of a large model on a CPU is far short
 class LocalWorkers:
     """One rank on a thread of its own, so that planning and detokenizing overlap with computing."""
 
-    def __init__(self, make_worker: Callable[[], Member], block_size: int) -> None:
+    def __init__(self, make_worker: Callable[[], Member]) -> None:
         self._make_worker = make_worker
-        self._block_size = block_size
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-worker")
         self._worker: Member | None = None
 
@@ -49,10 +48,9 @@ class LocalWorkers:
     def _start(self) -> Capacity:
         worker = self._make_worker()
         worker.load()
-        num_blocks = worker.measure()
-        worker.allocate(num_blocks)
+        capacity = worker.allocate(worker.measure())
         self._worker = worker
-        return Capacity(num_blocks, self._block_size)
+        return capacity
 
 
 class LocalClient:
@@ -63,7 +61,7 @@ class LocalClient:
         self._streams = streams
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
-        self._streams.open(request.id)
+        self._streams.open(request)
         try:
             self._engine.add(request)
             async for event in self._streams.read(request.id):
@@ -71,6 +69,10 @@ class LocalClient:
         finally:
             self._streams.close(request.id)
             self._engine.abort(request.id)  # nothing happens if it has ended
+
+    def abort(self, request_id: str, index: int) -> None:
+        if self._streams.give_up(request_id, index):
+            self._engine.abort(request_id, index)
 
     def stats(self) -> list[EngineStats]:
         return [self._engine.stats("0")]
@@ -80,6 +82,13 @@ class LocalClient:
         if self._engine.fault is None and waited > STUCK_SECONDS:
             return f"a step has been running for {waited:.0f} s"
         return self._engine.fault
+
+    async def reset_prefix_cache(self) -> int:
+        self._engine.reset_prefix_cache()
+        return 1
+
+    async def debug_blocks(self) -> list[bytes]:
+        return [self._engine.debug_blocks()]
 
 
 class LocalEngine:

@@ -6,9 +6,9 @@ Keeps one small timeline a live request; everything else is a running total (`cl
 from __future__ import annotations
 
 from octavo.cluster.stats import EngineStats, Measured
+from octavo.scheduler.group import Group
 from octavo.scheduler.request import Finish, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
-from octavo.scheduler.sequence import Sequence
 
 
 class Observer:
@@ -16,7 +16,7 @@ class Observer:
         self._scheduler = scheduler
         self._measured = Measured()
         self._arrived: dict[str, float] = {}  # of requests that have no token yet
-        self._last_token: dict[str, float] = {}
+        self._last_token: dict[tuple[str, int], float] = {}
         self._computed = 0
         self._steps = 0
 
@@ -25,7 +25,7 @@ class Observer:
         self._arrived[request_id] = now
 
     def record(self, events: list[TokenEvent], now: float) -> None:
-        """Takes in one step: its events, then the sequences that it ended."""
+        """Takes in one step: its events, then the requests that it ended."""
         self._steps += 1
         measured, last_token = self._measured, self._last_token
         for event in events:
@@ -33,48 +33,62 @@ class Observer:
             if not event.tokens:
                 continue
             measured.generation_tokens += len(event.tokens)
-            if name in last_token:
-                measured.inter_token_latency.observe(now - last_token[name])
-            else:
+            if name in self._arrived:
                 measured.time_to_first_token.observe(now - self._arrived.pop(name))
-            last_token[name] = now
+            sample = name, event.index
+            if sample in last_token:
+                measured.inter_token_latency.observe(now - last_token[sample])
+            last_token[sample] = now
+            if event.finish is not None:
+                del last_token[sample]
         computed = self._scheduler.counters.computed
         measured.iteration_tokens.observe(computed - self._computed)
         self._computed = computed
         self.take_ended(now)
 
     def take_ended(self, now: float) -> None:
-        """Observes the sequences that ended since the last call."""
-        for seq in self._scheduler.take_ended():
-            self._last_token.pop(seq.request.id, None)
-            self._arrived.pop(seq.request.id, None)
-            self._observe_end(seq, now)
+        """Observes the requests that ended since the last call."""
+        for group in self._scheduler.take_ended():
+            name = group.request.id
+            for index in range(group.request.sampling.n):
+                self._last_token.pop((name, index), None)
+            self._arrived.pop(name, None)
+            self._observe_end(group, now)
 
-    def _observe_end(self, seq: Sequence, now: float) -> None:
+    def _observe_end(self, group: Group, now: float) -> None:
         measured = self._measured
-        reason = seq.finish or Finish.ABORT
+        reason = group.finish or Finish.ABORT
         measured.finished[reason] = measured.finished.get(reason, 0) + 1
-        if seq.admitted_at is None:
+        if group.admitted_at is None:
             return
-        measured.request_prompt_tokens.observe(seq.prompt_len)
-        measured.request_generation_tokens.observe(seq.generated)
-        measured.request_preemptions.observe(seq.preemptions)
-        measured.queue_time.observe(seq.admitted_at - seq.arrived)
-        measured.inference_time.observe(now - seq.admitted_at)
-        measured.e2e_latency.observe(now - seq.arrived)
-        if seq.first_token_at is None:
+        measured.request_prompt_tokens.observe(group.prompt_len)
+        measured.request_generation_tokens.observe(group.generated)
+        measured.request_preemptions.observe(group.preemptions)
+        measured.queue_time.observe(group.admitted_at - group.arrived)
+        measured.inference_time.observe(now - group.admitted_at)
+        measured.e2e_latency.observe(now - group.arrived)
+        if group.first_token_at is None:
             return
-        measured.prefill_time.observe(seq.first_token_at - seq.admitted_at)
-        measured.decode_time.observe(now - seq.first_token_at)
-        if seq.generated > 1:
-            per_token = (now - seq.first_token_at) / (seq.generated - 1)
+        measured.prefill_time.observe(group.first_token_at - group.admitted_at)
+        measured.decode_time.observe(now - group.first_token_at)
+        samples = group.request.sampling.n
+        if group.generated > samples:  # samples run side by side
+            per_token = (now - group.first_token_at) / (group.generated / samples - 1)
             measured.time_per_output_token.observe(per_token)
 
     def snapshot(self, replica: str, fault: str | None, waiting_since: float) -> EngineStats:
         """The state now, with the totals so far."""
         scheduler, measured = self._scheduler, self._measured
-        counters, pool = scheduler.counters, scheduler.cache.pool
+        counters, pool, host = scheduler.counters, scheduler.cache.pool, scheduler.cache.host
         measured.preemptions = counters.preemptions
+        measured.preemptions_swap = counters.preemptions_swap
+        measured.preemptions_recompute = counters.preemptions - counters.preemptions_swap
+        measured.swap_fallbacks = counters.swap_fallbacks
+        measured.blocks_swapped_out = counters.swapped_out
+        measured.blocks_swapped_in = counters.swapped_in
+        measured.blocks_stored = counters.stored
+        measured.blocks_copied = counters.copied
+        measured.host_prefix_hits = counters.host_prefix_hits
         measured.prefix_cache_queries = counters.prefix_queries
         measured.prefix_cache_hits = counters.prefix_hits
         measured.prompt_tokens = counters.prompt_tokens
@@ -94,4 +108,7 @@ class Observer:
             seconds_since_step=waiting_since,
             fault=fault,
             measured=measured,
+            host_blocks_used=host.used,
+            host_blocks_cached=host.cached,
+            host_blocks_total=host.total,
         )

@@ -49,8 +49,16 @@ class Measured(msgspec.Struct):
     """Running totals of one engine since it started. Seconds, tokens, or requests."""
 
     preemptions: int = 0
+    preemptions_recompute: int = 0
+    preemptions_swap: int = 0
+    swap_fallbacks: int = 0  # a swap was wanted, and the host had no room
+    blocks_swapped_out: int = 0
+    blocks_swapped_in: int = 0
+    blocks_stored: int = 0  # written behind
+    blocks_copied: int = 0  # on write
     prefix_cache_queries: int = 0  # prompt tokens looked up
     prefix_cache_hits: int = 0  # prompt tokens found
+    host_prefix_hits: int = 0  # those of them found on the host alone
     prompt_tokens: int = 0
     prompt_tokens_computed: int = 0  # recomputed ones after a preemption included
     generation_tokens: int = 0
@@ -90,6 +98,9 @@ class EngineStats(msgspec.Struct):
     seconds_since_step: float  # of a step in flight; 0 when idle
     fault: str | None
     measured: Measured
+    host_blocks_used: int = 0
+    host_blocks_cached: int = 0
+    host_blocks_total: int = 0
 
     @property
     def kv_cache_usage(self) -> float:

@@ -13,6 +13,7 @@ NULL_BLOCK = 0
 
 class BlockPool:
     """Blocks 1 .. num_blocks - 1 with reference counts and an intrusive doubly linked free list.
+    `names` has for each block the name under which its content is found, or None.
 
     The list is ordered by usefulness: blocks with nothing to find first, then findable ones, least
     recently freed first. A findable block stays so until it is taken (vLLM's lazy eviction).
@@ -26,7 +27,7 @@ class BlockPool:
         self.references = [0] * num_blocks
         self._next: list[int] = [*range(1, num_blocks), 0]
         self._previous: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
-        self._hash: list[bytes | None] = [None] * num_blocks
+        self.names: list[bytes | None] = [None] * num_blocks
         self._index: dict[bytes, int] = {}
 
     @property
@@ -42,7 +43,7 @@ class BlockPool:
         block = self._next[NULL_BLOCK]
         assert block != NULL_BLOCK, "take() from an empty pool"
         self._unlink(block)
-        if self._hash[block] is not None:
+        if self.names[block] is not None:
             self._forget(block)
         self.references[block] = 1
         return block
@@ -62,13 +63,16 @@ class BlockPool:
             if self.references[block] == 0:
                 self._link(block)
 
-    def publish(self, block: int, name: bytes) -> None:
-        """Makes a full, written block findable. Where the same content is indexed already, the
-        second block is left unnamed: tables are append-only, so it is not exchanged."""
-        assert self.references[block] > 0 and self._hash[block] is None
-        if name not in self._index:
-            self._index[name] = block
-            self._hash[block] = name
+    def publish(self, block: int, name: bytes) -> bool:
+        """Makes a full, written block findable; True if it was not. Where the same content is
+        indexed already, the second block is left unnamed: tables are not changed for it."""
+        assert self.references[block] > 0
+        if name in self._index:
+            return False
+        assert self.names[block] is None
+        self._index[name] = block
+        self.names[block] = name
+        return True
 
     def reset(self) -> None:
         """Forgets all content: no later request finds what was computed before."""
@@ -86,25 +90,25 @@ class BlockPool:
         assert len(free) == len(set(free)) == self.free
         held = {b for b in range(1, self.num_blocks) if self.references[b] > 0}
         assert held.isdisjoint(free) and len(held) + len(free) == self.num_blocks - 1
-        assert self.references[NULL_BLOCK] == 0 and self._hash[NULL_BLOCK] is None
-        assert all(self._hash[block] == name for name, block in self._index.items())
-        assert sum(h is not None for h in self._hash) == len(self._index)
-        assert self.cached == sum(self._hash[block] is not None for block in free)
+        assert self.references[NULL_BLOCK] == 0 and self.names[NULL_BLOCK] is None
+        assert all(self.names[block] == name for name, block in self._index.items())
+        assert sum(h is not None for h in self.names) == len(self._index)
+        assert self.cached == sum(self.names[block] is not None for block in free)
 
     def _forget(self, block: int) -> None:
-        name = self._hash[block]
+        name = self.names[block]
         assert name is not None
         del self._index[name]
-        self._hash[block] = None
+        self.names[block] = None
 
     def _unlink(self, block: int) -> None:
         before, after = self._previous[block], self._next[block]
         self._next[before], self._previous[after] = after, before
         self.free -= 1
-        self.cached -= self._hash[block] is not None
+        self.cached -= self.names[block] is not None
 
     def _link(self, block: int) -> None:
-        findable = self._hash[block] is not None
+        findable = self.names[block] is not None
         self.cached += findable
         before = self._previous[NULL_BLOCK] if findable else NULL_BLOCK
         after = self._next[before]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import msgspec
 
 from octavo.scheduler.errors import InvalidRequest
 
+PreemptionMode = Literal["auto", "recompute", "swap"]
+Allocation = Literal["paged", "max", "pow2", "oracle"]
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Settings of one engine. Token counts unless said otherwise; watermarks are shares of the
-    usable blocks. Raises `InvalidRequest` naming the flag that is wrong."""
+    usable blocks. An `allocation` other than paged reserves memory at admission and shares none, as
+    the Orca variants of the PagedAttention paper (Kwon et al. 2023, section 6.1) do.
+    Raises `InvalidRequest` naming the flag that is wrong."""
 
     max_model_len: int
     block_size: int = 16
@@ -22,6 +28,10 @@ class SchedulerConfig:
     watermark_low: float = 0.04
     watermark_high: float = 0.08
     max_num_queued_reqs: int = 1024
+    preemption_mode: PreemptionMode = "auto"
+    allocation: Allocation = "paged"
+    write_behind_blocks: int = 8  # a step, four times as many below the low watermark
+    revision: str = ""  # of the model: equal content has equal names only under equal weights
 
     def __post_init__(self) -> None:
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
@@ -31,6 +41,13 @@ class SchedulerConfig:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, f"{name} must be positive, got {getattr(self, name)}")
+        for name, choices in (("preemption_mode", PreemptionMode), ("allocation", Allocation)):
+            if getattr(self, name) not in get_args(choices):
+                raise InvalidRequest(
+                    name,
+                    f"{name} must be one of {', '.join(get_args(choices))}, "
+                    f"got {getattr(self, name)!r}",
+                )
         if not 0 <= self.watermark_low <= self.watermark_high < 1:
             raise InvalidRequest(
                 "watermark_low",
@@ -40,10 +57,13 @@ class SchedulerConfig:
 
 
 class Capacity(msgspec.Struct, frozen=True, array_like=True):
-    """What the workers found room for: `num_blocks` counts the null block 0 too."""
+    """What the workers found room for: `num_blocks` counts the null block 0 too, the host tier has
+    none. `block_bytes` is one block's size on one rank."""
 
     num_blocks: int
     block_size: int
+    num_host_blocks: int = 0
+    block_bytes: int = 0
 
     @property
     def usable_blocks(self) -> int:

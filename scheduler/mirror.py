@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from octavo.scheduler.errors import OutOfStep
 from octavo.scheduler.plan import StepPlan
 from octavo.scheduler.sampling import SamplingParams
@@ -23,6 +25,11 @@ class Row:
     table: list[int]
     computed: int
     sampling: SamplingParams
+
+    def fork(self, seed: int) -> Row:
+        """A row of its own that is so far the same, but will draw with another seed."""
+        sampling = msgspec.structs.replace(self.sampling, seed=seed)
+        return Row(self.tokens.copy(), self.prompt_len, self.table.copy(), self.computed, sampling)
 
 
 class Mirror:
@@ -46,20 +53,30 @@ class Mirror:
             rows[add.row] = Row(
                 list(add.tokens), add.prompt_len, list(add.blocks), add.computed, add.sampling
             )
+        for fork in plan.fork:
+            assert fork.row not in rows, f"row {fork.row} is born twice"
+            rows[fork.row] = rows[fork.parent].fork(fork.seed)
+        for append in plan.append:
+            rows[append.row].tokens.append(append.token)
         for grow in plan.grow:
             rows[grow.row].table.extend(grow.blocks)
+        for replace in plan.replace:
+            rows[replace.row].table[replace.place] = replace.block
         for work in plan.work:
             row = rows[work.row]
             end = work.start + work.count
+            if work.count == 0:
+                row.computed = work.start  # what its parent computes right before
             assert work.start == row.computed, f"row {work.row} computes out of order"
             assert end <= len(row.table) * self.block_size, f"row {work.row} outgrows its table"
             assert end <= len(row.tokens), f"row {work.row} lacks the tokens to compute"
 
     def advance(self, plan: StepPlan, sampled: Sequence[int]) -> None:
-        """After computing: moves each row on and appends what was sampled, in plan order."""
+        """After computing: moves each row on and appends what was sampled, in plan order; nothing
+        was for rows with a beam width."""
         tokens = iter(sampled)
         for work in plan.work:
             row = self.rows[work.row]
             row.computed += work.count
-            if work.sample:
+            if work.sample and row.sampling.beam_width is None:
                 row.tokens.append(next(tokens))

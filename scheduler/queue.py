@@ -5,34 +5,34 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from octavo.scheduler.sequence import Sequence
+from octavo.scheduler.group import Group
 
 
-def _order(seq: Sequence) -> tuple[int, bool, int]:
+def _order(group: Group) -> tuple[int, bool, int]:
     """Priority, then the preempted before the new, then first come, first served."""
-    return seq.priority, seq.preemptions == 0, seq.number
+    return group.priority, group.preemptions == 0, group.number
 
 
 class WaitingQueue:
-    """Sequences without a row, sorted. Inserting is a binary search and a memory move."""
+    """Requests without rows, sorted. Inserting is a binary search and a memory move."""
 
     def __init__(self) -> None:
-        self._sequences: list[Sequence] = []
+        self._groups: list[Group] = []
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        return len(self._groups)
 
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._sequences)
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups)
 
-    def push(self, seq: Sequence) -> None:
-        insort(self._sequences, seq, key=_order)
+    def push(self, group: Group) -> None:
+        insort(self._groups, group, key=_order)
 
-    def remove(self, seq: Sequence) -> None:
-        place = bisect_left(self._sequences, _order(seq), key=_order)
-        assert self._sequences[place] is seq
-        del self._sequences[place]
+    def remove(self, group: Group) -> None:
+        place = bisect_left(self._groups, _order(group), key=_order)
+        assert self._groups[place] is group
+        del self._groups[place]
 
     def drop_admitted(self) -> None:
-        """Takes out those that were given a row."""
-        self._sequences = [seq for seq in self._sequences if seq.row is None]
+        """Takes out those that were given rows."""
+        self._groups = [group for group in self._groups if not group.running]

@@ -23,10 +23,11 @@ class Finish(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One token stream to be continued.
+    """One prompt to be continued, in `sampling.n` samples or by beam search.
 
-    `sampling.seed` and `sampling.max_tokens` are set by the front before a request gets here.
-    `salt` scopes the prefix cache: only requests with equal salts share blocks.
+    `sampling.seed` and `sampling.max_tokens` are set by the front before a request gets here;
+    sample i draws with `mix_seed(seed, i)`. `salt` scopes the prefix cache: only requests with
+    equal salts share blocks. So does `adapter`, the name of the weights beside the model's own.
     Lower `priority` runs first (vLLM's rule); `arrived` is seconds of the engine's clock.
     """
 
@@ -36,6 +37,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     arrived: float = 0.0
     priority: int = 0
     salt: str = ""
+    adapter: str = ""
 
 
 class Logprob(msgspec.Struct, frozen=True, array_like=True):
@@ -51,7 +53,11 @@ class Logprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenEvent(msgspec.Struct, array_like=True):
-    """New tokens of one request. The last event of a request has `finish` set.
+    """New tokens of one sample of a request, the one numbered `index`. Its last event has `finish`
+    set; a request has ended when all its `n` samples have, or with the first ABORT or ERROR.
+
+    Beams come whole, at the end, best first: `index` is the rank, `score` what ranked them, and
+    `cumulative_logprob` the sum over the beam's tokens.
 
     `logprobs` has one entry a token where they were asked for. `prompt_logprobs` comes once, with
     one entry a prompt token, the first being None. `cached_tokens` counts prompt tokens that were
@@ -66,3 +72,6 @@ class TokenEvent(msgspec.Struct, array_like=True):
     prompt_logprobs: list[Logprob | None] | None = None
     cached_tokens: int = 0
     error: str | None = None
+    index: int = 0
+    cumulative_logprob: float | None = None
+    score: float | None = None

@@ -1,13 +1,13 @@
 """How the next token of a sequence is chosen. Travels from the API to the workers unchanged.
 
-Names, defaults and meanings are vLLM's. The engine reads token-level fields only; `stop`, `n` and
-`best_of` belong to the front, which turns them into sequences and cuts the text.
+Names, defaults and meanings are vLLM's, those of beam search transformers'. The engine reads
+token-level fields and `n`; `stop` and `best_of` belong to the front, which cuts and ranks the text.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ from octavo.scheduler.errors import InvalidRequest
 
 MAX_LOGPROBS = 20
 MAX_N = 128
+MAX_BEAM_WIDTH = 64
 MAX_SEED = 2**63 - 1
 
 _UINT64 = 2**64 - 1
@@ -23,8 +24,11 @@ _UINT64 = 2**64 - 1
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Raises `InvalidRequest` naming the parameter, its value and its bounds."""
 
-    n: int = 1
+    n: int = 1  # samples, or the best so many beams
     best_of: int | None = None
+    beam_width: int | None = None  # beam search, which draws nothing: temperature is not looked at
+    length_penalty: float = 1.0  # a beam's score is its logprob / length ** length_penalty
+    early_stopping: bool | Literal["never"] = False
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -61,6 +65,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
                 raise InvalidRequest(
                     "best_of", f"best_of must be at least n ({self.n}), got {self.best_of}"
                 )
+        if self.beam_width is not None:
+            self._verify_beams(self.beam_width)
         _bounded("presence_penalty", self.presence_penalty, -2, 2)
         _bounded("frequency_penalty", self.frequency_penalty, -2, 2)
         _bounded("temperature", self.temperature, 0, 2)
@@ -102,6 +108,33 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
                 raise InvalidRequest(
                     "logit_bias", f"logit_bias of token {token} must be in -100..100, got {bias}"
                 )
+
+    def _verify_beams(self, width: int) -> None:
+        _bounded("beam_width", width, 1, MAX_BEAM_WIDTH)
+        if self.n > width:
+            raise InvalidRequest(
+                "n", f"n must be at most the number of beams ({width}), got {self.n}"
+            )
+        if not math.isfinite(self.length_penalty):
+            raise InvalidRequest(
+                "length_penalty", f"length_penalty must be finite, got {self.length_penalty}"
+            )
+        if self.stop:
+            raise InvalidRequest(
+                "stop", "beam search takes no stop strings; use stop_token_ids instead"
+            )
+
+    @property
+    def width(self) -> int:
+        """Token streams that the engine runs side by side for one request."""
+        return self.n if self.beam_width is None else self.beam_width
+
+    @property
+    def beam_candidates(self) -> int:
+        """Tokens that a worker names for each beam: enough that `beam_width` are left when every
+        stop token is among them."""
+        assert self.beam_width is not None
+        return max(2, 1 + len(set(self.stop_token_ids))) * self.beam_width
 
     @property
     def greedy(self) -> bool:

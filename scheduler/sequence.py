@@ -1,9 +1,14 @@
-"""The scheduler's own, mutable view of one request's token stream."""
+"""The scheduler's own, mutable view of one token stream."""
 
 from __future__ import annotations
 
-from octavo.scheduler.hashing import extend_chain, root_hash
-from octavo.scheduler.request import Finish, Logprob, Request
+from typing import TYPE_CHECKING
+
+from octavo.scheduler.hashing import extend_chain
+from octavo.scheduler.request import Finish, Logprob
+
+if TYPE_CHECKING:
+    from octavo.scheduler.group import Group
 
 
 class Sequence:
@@ -12,64 +17,72 @@ class Sequence:
     `tokens` are known; `pending` more are being sampled by steps in flight. `granted` tokens were
     handed to the workers to compute, `computed` of them are confirmed by a result. `epoch` counts
     admissions and preemptions, so that a result can tell whether the table it wrote still exists.
+
+    A swapped sequence has no table, but a `host_table` with the content of its first `saved`
+    tokens. One whose table shares blocks that a sibling is yet to compute `holds` until the sibling
+    has been granted so many tokens.
     """
 
     __slots__ = (
-        "admitted_at",
-        "arrived",
-        "cached",
         "chain",
         "computed",
         "epoch",
         "finish",
-        "first_token_at",
         "granted",
+        "group",
+        "holds",
+        "host_table",
+        "index",
         "limit",
-        "number",
         "pending",
-        "preemptions",
-        "priority",
         "prompt_len",
         "prompt_logprobs",
         "published",
-        "request",
-        "root",
+        "reserved",
         "row",
+        "saved",
         "stop",
         "table",
         "tokens",
         "waits_for",
     )
 
-    def __init__(self, request: Request, number: int, now: float, salt: str) -> None:
-        sampling = request.sampling
+    def __init__(self, group: Group, index: int) -> None:
+        sampling = group.request.sampling
         assert sampling.max_tokens is not None and sampling.seed is not None
-        self.request = request
-        self.number = number  # order of arrival
-        self.priority = request.priority
-        self.arrived = now
-        self.admitted_at: float | None = None
-        self.first_token_at: float | None = None
-        self.tokens = list(request.prompt)
-        self.prompt_len = len(request.prompt)
+        self.group = group
+        self.index = index  # which sample it is
+        self.tokens = list(group.request.prompt)
+        self.prompt_len = len(group.request.prompt)
         self.limit = self.prompt_len + sampling.max_tokens
-        self.stop = frozenset(sampling.stop_token_ids)
+        self.stop = group.stop
         self.pending = 0
         self.granted = 0
         self.computed = 0
         self.epoch = 0
         self.row: int | None = None
         self.table: list[int] = []
-        self.root = root_hash(salt)
+        self.reserved: list[int] = []  # blocks held for growth, where allocation is not paged
+        self.host_table: list[int] = []
+        self.saved = 0
+        self.holds: tuple[Sequence, int] | None = None
         self.chain: list[bytes] = []
         self.published = 0  # blocks of the table, from its start, whose content is final
         self.waits_for: bytes | None = None
-        self.cached = 0
-        self.preemptions = 0
         self.prompt_logprobs: list[Logprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
         )
         self.finish: Finish | None = None
+
+    def fork(self, index: int) -> Sequence:
+        """A sibling that is so far the same, blocks included; the cache counts them."""
+        twin = Sequence.__new__(Sequence)
+        for name in Sequence.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin.index, twin.row, twin.waits_for, twin.prompt_logprobs = index, None, None, None
+        twin.tokens, twin.table = self.tokens.copy(), self.table.copy()
+        twin.host_table, twin.chain, twin.reserved = self.host_table.copy(), self.chain.copy(), []
+        return twin
 
     @property
     def generated(self) -> int:
@@ -83,10 +96,19 @@ class Sequence:
             self.granted
         )
 
+    def is_held(self) -> bool:
+        """Whether a sibling must first be granted what this one shares."""
+        if self.holds is None:
+            return False
+        sibling, tokens = self.holds
+        if sibling.row is None:
+            return False  # it has come to its end before
+        return sibling.granted < tokens or sibling.is_held()
+
     def restart(self) -> None:
         """Its blocks were taken: what was computed must be found or computed again."""
         self.epoch += 1
-        self.preemptions += 1
+        self.holds = None
         if self.wants_prompt_logprobs():
             self.prompt_logprobs = [None]
 
@@ -103,5 +125,5 @@ class Sequence:
     def hashes(self, block_size: int) -> list[bytes]:
         """Names of all full blocks of the known tokens, computed once."""
         if (len(self.chain) + 1) * block_size <= len(self.tokens):
-            extend_chain(self.chain, self.root, self.tokens, block_size)
+            extend_chain(self.chain, self.group.root, self.tokens, block_size)
         return self.chain

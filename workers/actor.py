@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import ray.util
 
+from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import OutOfStep
 from octavo.workers.channel import Link, WorkerChannel
 from octavo.workers.config import WorkerConfig
@@ -34,12 +35,24 @@ def model_member(config: WorkerConfig, rank: int, size: int, meeting: str) -> Me
 
 
 def null_member(
-    block_size: int, num_blocks: int, step_seconds: float, rank: int, size: int, meeting: str
+    block_size: int,
+    num_blocks: int,
+    num_host_blocks: int,
+    step_seconds: float,
+    rank: int,
+    size: int,
+    meeting: str,
 ) -> Member:
-    """A `Build`, once bound to its first three: a worker without a model."""
+    """A `Build`, once bound to its first four: a worker without a model."""
     from octavo.workers.null import NullWorker
 
-    return NullWorker(block_size, num_blocks=num_blocks, rank=rank, step_seconds=step_seconds)
+    return NullWorker(
+        block_size,
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        rank=rank,
+        step_seconds=step_seconds,
+    )
 
 
 class WorkerActor:
@@ -72,9 +85,10 @@ class WorkerActor:
         self._joined.load()
         return self._joined.measure()
 
-    def allocate(self, num_blocks: int) -> None:
-        """Takes the memory of the cache; all ranks take the same number of blocks."""
-        self._joined.allocate(num_blocks)
+    def allocate(self, num_blocks: int) -> Capacity:
+        """Takes the memory of the cache, the same number of blocks on all ranks, and of the host
+        tier, as much as this rank has room for."""
+        return self._joined.allocate(num_blocks)
 
     def run(self, link: Link) -> str | None:
         """Executes plans until told to stop. Returns why, if that is not the reason it ended."""

@@ -1,12 +1,12 @@
 """Turns a plan and the worker's rows into the index arrays of one forward pass.
 
 Block tables are kept a second time as a padded int32 array, row by row, so that a step copies what
-has grown and gathers the rest in numpy instead of walking every table in Python.
+has changed and gathers the rest in numpy instead of walking every table in Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from octavo.kernels.base import Batch
 from octavo.scheduler.mirror import Row
-from octavo.scheduler.plan import Work
+from octavo.scheduler.plan import Replace, Work
 
 Int32 = npt.NDArray[np.int32]
 
@@ -41,9 +41,18 @@ class Batcher:
         self._known: list[Row | None] = []
         self._filled: list[int] = []
 
-    def build(self, work: list[Work], rows: Mapping[int, Row]) -> StepInput:
-        """The tokens of all `work`, in plan order. `work` must not be empty."""
+    def replace(self, replaced: Sequence[Replace], rows: Mapping[int, Row]) -> None:
+        """Follows a plan's copies-on-write. Comes before `build`, also where nothing is built."""
+        for item in replaced:
+            known = item.row < len(self._known) and self._known[item.row] is rows[item.row]
+            if known and item.place < self._filled[item.row]:
+                self._tables[item.row, item.place] = item.block
+
+    def build(self, work: Sequence[Work], rows: Mapping[int, Row]) -> StepInput:
+        """The tokens of all `work`, in plan order, some of which must have tokens: a Work without
+        any has no part in the pass."""
         size = self.block_size
+        work = [item for item in work if item.count]
         self._reserve(work, rows)
         ids: list[int] = []
         for item in work:
@@ -81,7 +90,7 @@ class Batcher:
             ),
         )
 
-    def _reserve(self, work: list[Work], rows: Mapping[int, Row]) -> None:
+    def _reserve(self, work: Sequence[Work], rows: Mapping[int, Row]) -> None:
         """Makes the padded array large enough, doubling, so that growth is rare."""
         height = 1 + max(item.row for item in work)
         width = max(len(rows[item.row].table) for item in work)

@@ -42,6 +42,15 @@ def choose_despite_faults(logits: Tensor) -> Tensor:
     return logits.nan_to_num(nan=lowest, posinf=lowest, neginf=lowest).argmax(-1)
 
 
+def likeliest(logits: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Values and int64 ids `[rows, number]` of the likeliest tokens, lower ids first among equals.
+    Which of several equals comes last is not sure where not all of them are among the `number`."""
+    values, ids = logits.topk(number, dim=-1)
+    ids, order = ids.sort(-1)  # equals come in any order from topk
+    values, order = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(-1, order)
+
+
 def choose_random(
     logits: Tensor,
     sampling: Sequence[SamplingParams],
@@ -131,10 +140,7 @@ def _choose_filtered(logits: Tensor, filters: _Filters, candidates: Sequence[int
         values, ids = logits.sort(dim=-1, descending=True, stable=True)
         sure = torch.full((len(logits), 1), vocabulary, device=logits.device)
         return _pick_ordered(values, ids, sure, vocabulary, filters)[0]
-    values, ids = logits.topk(number, dim=-1)
-    ids, order = ids.sort(-1)  # equals come in any order from topk: put lower ids first
-    values, order = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-    ids = ids.gather(-1, order)
+    values, ids = likeliest(logits, number)
     # Among equals of the last candidate, others may be missing: only what is above it is sure.
     sure = (values > values[:, -1:]).sum(-1, keepdim=True)
     chosen, exact = _pick_ordered(values, ids, sure, vocabulary, filters)

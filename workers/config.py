@@ -5,6 +5,7 @@ Knows nothing of tensors: data types are names here, and memory is bytes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,10 @@ DEVICES = ("auto", "cpu", "cuda")
 class WorkerConfig:
     """Settings of every rank of one engine, alike on all. Names and meanings are vLLM's flags.
 
-    `model` is a local directory. `num_blocks_override` counts the null block too. `num_threads` is
-    per rank; None leaves torch's own choice. Raises `InvalidRequest` naming the flag.
+    `model` is a local directory. `num_blocks_override` counts the null block too. `swap_space` is
+    GiB of host memory for each rank, 0 for no host tier, None for what `host_bytes` thinks right.
+    `num_threads` is per rank; None leaves torch's own choice. Raises `InvalidRequest` naming the
+    flag.
     """
 
     model: str
@@ -34,6 +37,7 @@ class WorkerConfig:
     num_blocks_override: int | None = None
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    swap_space: float | None = None
     num_threads: int | None = None
     kernels: str = "auto"
     load_format: str = "safetensors"
@@ -52,6 +56,11 @@ class WorkerConfig:
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise InvalidRequest(
                 "block_size", f"block_size must be a power of two, got {self.block_size}"
+            )
+        if self.swap_space is not None and not 0 <= self.swap_space < math.inf:
+            raise InvalidRequest(
+                "swap_space",
+                f"swap_space must be a number of GiB, 0 or more, got {self.swap_space}",
             )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise InvalidRequest(

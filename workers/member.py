@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from octavo.scheduler.config import Capacity
 from octavo.workers.progress import Progress
 
 
@@ -19,7 +20,9 @@ class Member(Protocol):
     def measure(self) -> int:
         """Blocks there is room for, the null block included."""
 
-    def allocate(self, num_blocks: int) -> None: ...
+    def allocate(self, num_blocks: int) -> Capacity:
+        """Takes the memory of both tiers: `num_blocks` on the device, and on the host as many as
+        the answer says."""
 
     def execute(self, raw: bytes) -> bytes | None:
         """Rank 0 answers with a result. Raises `OutOfStep` before anything is touched."""

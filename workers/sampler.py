@@ -4,6 +4,9 @@ Log-probabilities are of the raw logits. Then bias, forbidden ends and penalties
 the likeliest token; the others go through temperature, top-k, top-p and min-p to a draw that
 depends on seed and position alone.
 
+Beams choose nothing: they name candidates, by their log-probabilities after the same changes, which
+is what transformers does.
+
 A row whose logits have no finite maximum (a NaN, or nothing left to choose) does not disturb the
 others: it gets its likeliest proper number, and is named in `Sampled.faults`.
 """
@@ -18,6 +21,7 @@ from torch import Tensor
 from octavo.scheduler.mirror import Row
 from octavo.scheduler.request import Logprob
 from octavo.workers.adjust import Adjuster, is_adjusted
+from octavo.workers.candidates import Candidates, name_candidates
 from octavo.workers.choose import (
     choose_despite_faults,
     choose_greedy,
@@ -37,6 +41,14 @@ class Sampled:
     faults: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What beams may go on with. `faults` are indices into `candidates`, which are empty there."""
+
+    candidates: list[Candidates]
+    faults: list[int]
+
+
 class Sampler:
     def __init__(self) -> None:
         self._adjuster = Adjuster()
@@ -47,14 +59,8 @@ class Sampler:
         batch = [rows[number] for number in numbers]
         self._adjuster.forget_all_but(rows)
         described = [i for i, row in enumerate(batch) if row.sampling.logprobs is not None]
-        adjusted = [i for i, row in enumerate(batch) if is_adjusted(row)]
         raw = logits[described] if described else None
-        if adjusted:
-            subset = logits[adjusted]
-            self._adjuster.apply(
-                subset, [numbers[i] for i in adjusted], [batch[i] for i in adjusted]
-            )
-            logits[adjusted] = subset
+        self._adjust(logits, numbers, batch)
         tokens, faults = self._choose(logits, batch)
         logprobs: list[Logprob | None] = []
         if raw is not None:
@@ -64,6 +70,26 @@ class Sampler:
             for i, entry in zip(described, entries, strict=True):
                 logprobs[i] = entry
         return Sampled(tokens, logprobs, faults)
+
+    def search(self, logits: Tensor, numbers: Sequence[int], rows: Mapping[int, Row]) -> Named:
+        """The candidates of row `numbers[i]`, which has a beam width, from `logits[i]`, float32
+        `[n, vocabulary]`."""
+        batch = [rows[number] for number in numbers]
+        self._adjuster.forget_all_but(rows)
+        scores = logits.log_softmax(-1)
+        self._adjust(scores, numbers, batch)
+        found = name_candidates(scores, [row.sampling.beam_candidates for row in batch])
+        faults = [i for i, named in enumerate(found) if not named]
+        return Named(found, faults)
+
+    def _adjust(self, scores: Tensor, numbers: Sequence[int], batch: Sequence[Row]) -> None:
+        adjusted = [i for i, row in enumerate(batch) if is_adjusted(row)]
+        if adjusted:
+            subset = scores[adjusted]
+            self._adjuster.apply(
+                subset, [numbers[i] for i in adjusted], [batch[i] for i in adjusted]
+            )
+            scores[adjusted] = subset
 
     def _choose(self, logits: Tensor, batch: Sequence[Row]) -> tuple[list[int], list[int]]:
         chosen = choose_greedy(logits)

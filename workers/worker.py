@@ -14,6 +14,7 @@ from torch import Tensor
 
 from octavo.kernels.base import Kernels
 from octavo.kernels.select import select
+from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.mirror import Mirror, Row
 from octavo.scheduler.plan import Add, StepPlan, StepResult, Work, decode_plan, encode
@@ -28,13 +29,17 @@ from octavo.workers.cache import (
     profile_gpu,
 )
 from octavo.workers.config import WorkerConfig, resolve_dtype, served_length
+from octavo.workers.copy_stream import CopyStream
+from octavo.workers.copy_thread import CopyThread
+from octavo.workers.host import host_blocks, host_bytes
 from octavo.workers.loader import Checkpoint, torch_dtype
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.models.llama import Llama
 from octavo.workers.models.weights import load_weights
 from octavo.workers.parallel import ALONE, Group, Shard
 from octavo.workers.progress import Progress
-from octavo.workers.sampler import Sampled, Sampler, describe_prompt
+from octavo.workers.sampler import Named, Sampled, Sampler, describe_prompt
+from octavo.workers.tiers import Tiers, written_blocks
 
 log = logging.getLogger("octavo.workers")
 
@@ -66,18 +71,24 @@ class Worker:
         self._batcher = Batcher(config.block_size, self.device)
         self._sampler = Sampler()
         self._model: Llama | None = None
+        self._host_bytes = 0
         self._cache: Tensor | None = None
+        self._tiers: Tiers | None = None
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
     def load(self) -> None:
-        """Reads this rank's share of the weights."""
+        """Reads this rank's share of the weights, and sees how much memory is left beside them.
+        Raises `InvalidRequest` where the swap space is more."""
         with Checkpoint(self.config.model) as checkpoint:
             weights = load_weights(
                 self.model_config, self.shard, checkpoint, self.dtype, self.device
             )
         self._model = Llama(
             self.model_config, self.shard, weights, self.kernels, self.group, self.max_model_len
+        )
+        self._host_bytes = host_bytes(
+            self.config.swap_space, self.device.type, available_memory(), self.group.size
         )
 
     def measure(self) -> int:
@@ -112,20 +123,29 @@ class Worker:
         with torch.inference_mode():
             self._run(plan, mirror, Batcher(size, self.device), cache)
 
-    def allocate(self, num_blocks: int) -> None:
-        """Makes the cache; all ranks are given the same number of blocks."""
+    def allocate(self, num_blocks: int) -> Capacity:
+        """Makes the cache, for which all ranks are given the same number of blocks, and the host
+        tier, which may have more or fewer blocks than that of another rank."""
+        block_bytes = self.layout.block_bytes
         self._cache = self.layout.allocate(num_blocks, self.device)
+        host = host_blocks(self._host_bytes // block_bytes, block_bytes, self.device)
+        self._tiers = tiers_on(self.device)(self._cache, host, self.kernels)
+        return Capacity(num_blocks, self.config.block_size, len(host), block_bytes)
 
     def execute(self, raw: bytes) -> bytes | None:
         """Applies an encoded plan and computes it. Rank 0 returns the encoded result, the others
         None. Raises `OutOfStep` with nothing done where a plan was missed."""
-        assert self._cache is not None, "allocate comes before execute"
+        assert self._cache is not None and self._tiers is not None, "allocate comes before execute"
         began = time.perf_counter()
         plan = decode_plan(raw)
         self._mirror.apply(plan)
         with torch.inference_mode():
+            written = written_blocks(plan.work, self._mirror.rows, self.config.block_size)
+            self._tiers.before(plan, written)
             result = self._run(plan, self._mirror, self._batcher, self._cache)
+            self._tiers.after(plan)
         self._mirror.advance(plan, result.tokens)
+        copied_blocks, copy_seconds = self._tiers.take_copied()
         if self.group.rank != 0:
             return None
         seconds = time.perf_counter() - began
@@ -137,11 +157,15 @@ class Worker:
                 prompt_logprobs=result.prompt_logprobs,
                 errors=result.errors,
                 compute_seconds=seconds,
+                candidates=result.candidates,
+                copied_blocks=copied_blocks,
+                copy_seconds=copy_seconds,
             )
         )
 
     def _run(self, plan: StepPlan, mirror: Mirror, batcher: Batcher, cache: Tensor) -> StepResult:
         """The result as rank 0 knows it; on the others only `tokens` is filled."""
+        batcher.replace(plan.replace, mirror.rows)
         if not plan.work:
             return StepResult(step=plan.step, tokens=[])
         assert self._model is not None, "load comes before execute"
@@ -151,23 +175,40 @@ class Worker:
         )
         ends = _ends(plan.work)
         prompt_logprobs = self._describe_prompts(plan.work, mirror.rows, ends, hidden)
-        chosen = [i for i, work in enumerate(plan.work) if work.sample]
+        drawing, searching = _choosers(plan.work, mirror.rows)
+        logits = self._logits(hidden, [ends[i] - 1 for i in drawing + searching])
+        count = len(drawing)
         sampled = self._sample(
-            hidden[[ends[i] - 1 for i in chosen]], [plan.work[i].row for i in chosen], mirror.rows
+            None if logits is None else logits[:count],
+            [plan.work[i].row for i in drawing],
+            mirror.rows,
         )
+        named = self._search(
+            None if logits is None else logits[count:],
+            [plan.work[i].row for i in searching],
+            mirror.rows,
+        )
+        faults = [drawing[i] for i in sampled.faults] + [searching[i] for i in named.faults]
         return StepResult(
             step=plan.step,
             tokens=sampled.tokens,
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
-            errors={chosen[i]: FAULT for i in sampled.faults},
+            errors=dict.fromkeys(sorted(faults), FAULT),
+            candidates=named.candidates,
         )
 
-    def _sample(self, hidden: Tensor, numbers: list[int], rows: dict[int, Row]) -> Sampled:
+    def _logits(self, hidden: Tensor, at: list[int]) -> Tensor | None:
+        """Logits of tokens `at` of the batch on rank 0; None on others, which must take part."""
+        if not at:
+            return None
+        assert self._model is not None
+        return self._model.logits(hidden[at])
+
+    def _sample(self, logits: Tensor | None, numbers: list[int], rows: dict[int, Row]) -> Sampled:
+        """The next tokens of rows; only these are known to all ranks."""
         if not numbers:
             return Sampled([], [], [])
-        assert self._model is not None
-        logits = self._model.logits(hidden)
         if logits is None:
             ids = torch.empty(len(numbers), dtype=torch.int64, device=self.device)
             self.group.broadcast(ids)
@@ -176,6 +217,13 @@ class Worker:
         if self.group.size > 1:
             self.group.broadcast(torch.tensor(sampled.tokens, device=self.device))
         return sampled
+
+    def _search(self, logits: Tensor | None, numbers: list[int], rows: dict[int, Row]) -> Named:
+        """The candidates of beams. The other ranks need none: the scheduler chooses, and tells all
+        ranks by an `Append`."""
+        if not numbers or logits is None:
+            return Named([], [])
+        return self._sampler.search(logits, numbers, rows)
 
     def _describe_prompts(
         self, work: list[Work], rows: dict[int, Row], ends: list[int], hidden: Tensor
@@ -198,6 +246,17 @@ class Worker:
         return found if self.group.rank == 0 else {}
 
 
+def _choosers(work: list[Work], rows: dict[int, Row]) -> tuple[list[int], list[int]]:
+    """Indices of each Work that takes its next token, and of each that names candidates."""
+    drawing: list[int] = []
+    searching: list[int] = []
+    for index, item in enumerate(work):
+        if item.sample:
+            beam = rows[item.row].sampling.beam_width is not None
+            (searching if beam else drawing).append(index)
+    return drawing, searching
+
+
 def _ends(work: list[Work]) -> list[int]:
     """Where each Work's tokens end in the batch."""
     ends, total = [], 0
@@ -205,6 +264,11 @@ def _ends(work: list[Work]) -> list[int]:
         total += item.count
         ends.append(total)
     return ends
+
+
+def tiers_on(device: torch.device) -> type[Tiers]:
+    """What carries blocks between a device and the host."""
+    return CopyThread if device.type == "cpu" else CopyStream
 
 
 def _place(name: str, kernels: str) -> tuple[torch.device, Kernels]:

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from octavo.cluster.api.admin import ADMIN_PATHS, add_admin_routes
 from octavo.cluster.api.answers import Model, ModelList
 from octavo.cluster.api.chat import ChatCall, chat_call
 from octavo.cluster.api.completions import CompletionCall, completion_call
@@ -49,6 +50,7 @@ def create_app(
     _add_open_routes(app, front)
     _add_model_routes(app, front)
     _add_token_routes(app, front)
+    add_admin_routes(app, front)
     describe(app)
     return app
 
@@ -60,8 +62,9 @@ def _add_open_routes(app: FastAPI, front: Front) -> None:
     async def index() -> Response:
         paths = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize")
         more = ("/detokenize", "/health", "/metrics", "/version", "/openapi.json")
+        admin = ADMIN_PATHS if front.settings.admin_api_key is not None else ()
         names = list(front.settings.served_model_names)
-        links = {"models": names, "endpoints": [*paths, *more]}
+        links = {"models": names, "endpoints": [*paths, *more, *admin]}
         return json_response({"name": "octavo", "version": octavo_version(), **links})
 
     @app.get("/health")

@@ -80,7 +80,7 @@ class ChatCall:
 
     async def chunks(self, generation: Generation) -> AsyncGenerator[ChatChunk, None]:
         """The role of each choice, then text as it comes, then why each choice ended."""
-        for index in range(len(self.job.requests)):
+        for index in range(len(generation.transcripts)):
             delta = ChatDelta(role="assistant", content="")
             yield self._chunk([ChatChunkChoice(index=index, delta=delta)])
         async for index, new in generation:

@@ -63,7 +63,7 @@ class CompletionCall:
 
     async def chunks(self, generation: Generation) -> AsyncGenerator[CompletionAnswer, None]:
         """The answer piece by piece: a chunk for each event that has something to show."""
-        begun = [False] * len(self.job.requests)
+        begun = [False] * len(generation.transcripts)
         async for number, delta in generation:
             transcript = generation.transcripts[number]
             choice = self._choice(number, number, delta, transcript, first=not begun[number])

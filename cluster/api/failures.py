@@ -20,6 +20,21 @@ class Unauthorized(Exception):
     """No API key, or one that is not known."""
 
 
+class NotAdmin(Exception):
+    """No admin key, or a wrong one."""
+
+
+class AdminOff(Exception):
+    """`route` is for admins, and the server has no admin key."""
+
+    def __init__(self, route: str) -> None:
+        super().__init__(route)
+        self.message = (
+            f"{route} is turned off; to turn it on, start the server with --admin-api-key KEY "
+            "or set OCTAVO_ADMIN_API_KEY."
+        )
+
+
 class UnknownModel(Exception):
     """`name` is not served here."""
 
@@ -62,9 +77,11 @@ def failure_of(error: Exception, request_id: str) -> Failure:
         case InvalidRequest():
             return failure(400, error.message, param=error.param or None)
         case Unauthorized():
-            message = "Incorrect or missing API key; send it as `Authorization: Bearer KEY`."
-            challenge = {"WWW-Authenticate": "Bearer"}
-            return failure(401, message, code="invalid_api_key", headers=challenge)
+            return _challenge("API key")
+        case NotAdmin():
+            return _challenge("admin key")
+        case AdminOff():
+            return failure(404, error.message, code="admin_api_off")
         case UnknownModel():
             return failure(404, error.message, param="model", code="model_not_found")
         case BodyTooLarge():
@@ -81,6 +98,11 @@ def failure_of(error: Exception, request_id: str) -> Failure:
             _log.error("request %s: unexpected error", request_id, exc_info=error)
     message = f"The server failed to answer this request (request id {request_id})."
     return failure(500, message, kind="server_error", code="internal_error")
+
+
+def _challenge(what: str) -> Failure:
+    message = f"Incorrect or missing {what}; send it as `Authorization: Bearer KEY`."
+    return failure(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def _unavailable(message: str, code: str, retry_after: int) -> Failure:

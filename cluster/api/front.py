@@ -75,14 +75,21 @@ class Front:
         """
         if not self.settings.api_keys:
             return ""
-        scheme, _, key = (authorization or "").partition(" ")
-        known = [
-            hmac.compare_digest(key.strip().encode(), each.encode())
-            for each in self.settings.api_keys
-        ]
-        if scheme.lower() != "bearer" or not any(known):
+        key = bearer_key(authorization)
+        if key is None:
             raise Unauthorized()
-        return key.strip()
+        known = [
+            hmac.compare_digest(key.encode(), each.encode()) for each in self.settings.api_keys
+        ]
+        if not any(known):
+            raise Unauthorized()
+        return key
+
+
+def bearer_key(authorization: str | None) -> str | None:
+    """The key of an `Authorization` header, None where it holds none."""
+    scheme, _, key = (authorization or "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else None
 
 
 def new_id(prefix: str) -> str:

@@ -19,17 +19,30 @@ from octavo.scheduler.request import Finish, Request
 
 
 async def follow(
-    client: EngineClient, request: Request, transcript: Transcript
-) -> AsyncGenerator[Delta, None]:
-    """What a client may see of one request. Ends, and so aborts, at a stop string."""
+    client: EngineClient, request: Request, transcripts: Sequence[Transcript]
+) -> AsyncGenerator[tuple[int, Delta], None]:
+    """What a client may see of each sample of one request, which has one transcript for each.
+
+    A sample is given up at its stop string, while the others go on.
+    """
+    live = set(range(len(transcripts)))
+    begun = False
     async with aclosing(client.generate(request)) as events:
         async for event in events:
             if event.finish in (Finish.ERROR, Finish.ABORT):
                 raise RequestFailed(event.error or f"the engine ended it with {event.finish}")
-            delta = transcript.feed(event)
-            if delta:
-                yield delta
+            if not begun or event.prompt_logprobs is not None:
+                for transcript in transcripts:
+                    transcript.heed_prompt(event)
+                begun = True
+            delta = transcripts[event.index].feed(event)
             if delta.finish:
+                live.remove(event.index)
+                if event.finish is None and live:
+                    client.abort(request.id, event.index)
+            if delta:
+                yield event.index, delta
+            if not live:
                 return
     raise RequestFailed("the engine ended the stream without a finish reason")
 
@@ -37,7 +50,8 @@ async def follow(
 class Generation:
     """All sequences of a call, as `(sequence number, delta)` in the order they come.
 
-    Raises the first error of any sequence; the others are then closed with the `async with`.
+    `transcripts` are those of the first request's samples, then of the second's, and so on. Raises
+    the first error of any request; the others are then closed with the `async with`.
     """
 
     def __init__(
@@ -48,15 +62,14 @@ class Generation:
         self._requests = requests
         self._queue: asyncio.Queue[tuple[int, Delta | Exception]] = asyncio.Queue()
         self._first: tuple[int, Delta | Exception] | None = None
-        self._running = len(requests)
+        self._running = len(transcripts)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        pairs = zip(self._requests, self.transcripts, strict=True)
-        self._tasks = [
-            asyncio.create_task(self._pump(number, request, transcript))
-            for number, (request, transcript) in enumerate(pairs)
-        ]
+        first = 0
+        for request in self._requests:
+            self._tasks.append(asyncio.create_task(self._pump(first, request)))
+            first += request.sampling.n
         return self
 
     async def __aexit__(
@@ -107,10 +120,12 @@ class Generation:
             self._running -= 1
         return number, item
 
-    async def _pump(self, number: int, request: Request, transcript: Transcript) -> None:
+    async def _pump(self, first: int, request: Request) -> None:
+        """Follows a request whose samples are the sequences from `first` on."""
+        own = self.transcripts[first : first + request.sampling.n]
         try:
-            async with aclosing(follow(self._client, request, transcript)) as deltas:
-                async for delta in deltas:
-                    self._queue.put_nowait((number, delta))
+            async with aclosing(follow(self._client, request, own)) as deltas:
+                async for index, delta in deltas:
+                    self._queue.put_nowait((first + index, delta))
         except Exception as error:
-            self._queue.put_nowait((number, error))
+            self._queue.put_nowait((first, error))

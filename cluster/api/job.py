@@ -1,9 +1,10 @@
-"""One API call as engine work: which sequences it needs, and which of them it answers with."""
+"""One API call as engine work: which requests it needs, and which samples it answers with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from octavo.cluster.api.answers import CompletionTokensDetails, PromptTokensDetails, Usage
 from octavo.cluster.api.generation import Generation
@@ -16,13 +17,15 @@ from octavo.cluster.text.stops import StopStrings
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.request import Request
-from octavo.scheduler.sampling import SamplingParams, mix_seed
+from octavo.scheduler.sampling import SamplingParams
+
+Kind = TypeVar("Kind", bound=Transcript)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`requests` are prompt-major: sequence s continues prompt s // width. `sampling` is what the
-    client asked for."""
+    """One request a prompt. Sequences are prompt-major: sequence s is sample s % width of prompt
+    s // width. `sampling` is what the client asked for."""
 
     id: str
     prompts: list[Prompt]
@@ -31,21 +34,26 @@ class Job:
 
     @property
     def width(self) -> int:
-        """Sequences a prompt."""
-        return self.sampling.best_of or self.sampling.n
+        """Sequences a prompt that the engine answers with."""
+        return self.requests[0].sampling.n
 
     @property
     def ranked(self) -> bool:
-        """Whether more sequences are computed than are answered with."""
+        """Whether the client gets fewer sequences than the engine answers with."""
         return self.width > self.sampling.n
+
+    def transcripts(self, tokenizer: Tokenizer, kind: type[Kind]) -> list[Kind]:
+        """A new one for each sequence."""
+        stops = StopStrings(self.sampling.stop)
+        return [
+            kind(tokenizer, request, self.sampling, stops)
+            for request in self.requests
+            for _ in range(self.width)
+        ]
 
     def start(self, client: EngineClient, tokenizer: Tokenizer) -> Generation:
         """To be entered with `async with`; nothing runs before."""
-        stops = StopStrings(self.sampling.stop)
-        transcripts = [
-            Transcript(tokenizer, request, self.sampling, stops) for request in self.requests
-        ]
-        return Generation(client, self.requests, transcripts)
+        return Generation(client, self.requests, self.transcripts(tokenizer, Transcript))
 
     def chosen(self, transcripts: Sequence[Transcript]) -> list[int]:
         """The sequences to answer with, in the order of their choice index: all, or of each
@@ -59,7 +67,7 @@ class Job:
         return chosen
 
     def usage(self, transcripts: Sequence[Transcript]) -> Usage:
-        """Each prompt counts once; every computed sequence counts."""
+        """Each prompt counts once; every sequence that the engine answered with counts."""
         prompt = sum(len(each.tokens) for each in self.prompts)
         generated = sum(each.generated for each in transcripts)
         cached = sum(each.cached_tokens for each in transcripts[:: self.width])
@@ -84,11 +92,12 @@ def plan_job(
     priority: int,
     salt: str,
 ) -> Job:
-    """Spreads the prompts over sequences, each with its own seed and its own room.
+    """One request for each prompt, with room of its own.
 
     Raises `InvalidRequest` or `NeverFits`; `blame` names the prompt's and the length's parameter.
     """
-    width = sampling.best_of or sampling.n
+    samples = sampling.n if sampling.beam_width is not None else sampling.best_of or sampling.n
+    width = max(samples, sampling.width)
     if len(prompts) * width > limits.sequences:
         raise InvalidRequest(
             "n",
@@ -96,20 +105,19 @@ def plan_job(
             f"one request may have at most {limits.sequences}",
         )
     logprobs = sampling.logprobs
-    if width > sampling.n and logprobs is None:
+    if samples > sampling.n and logprobs is None:
         logprobs = 0  # to rank by
     requests = []
     for number, prompt in enumerate(prompts):
         room = window.completion(len(prompt.tokens), sampling.max_tokens, default_max_tokens, blame)
-        base = sampling.replace(n=1, best_of=None, stop=(), logprobs=logprobs, max_tokens=room)
-        requests += [
-            Request(
-                id=f"{job_id}-{number * width + choice}",
-                prompt=prompt.tokens,
-                sampling=base.replace(seed=mix_seed(base.seed or 0, choice)),
-                priority=priority,
-                salt=salt,
-            )
-            for choice in range(width)
-        ]
+        own = sampling.replace(
+            n=samples,
+            best_of=None,
+            seed=sampling.seed or 0,
+            stop=(),
+            logprobs=logprobs,
+            max_tokens=room,
+        )
+        name = f"{job_id}-{number}"
+        requests.append(Request(name, prompt.tokens, own, priority=priority, salt=salt))
     return Job(job_id, prompts, sampling, requests)

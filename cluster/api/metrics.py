@@ -41,6 +41,14 @@ _GAUGES: dict[str, tuple[Callable[[EngineStats], float], str]] = {
         lambda each: each.blocks_cached,
         "Free blocks whose content can still be found.",
     ),
+    "vllm:cpu_cache_usage_perc": (
+        lambda each: each.host_blocks_used / max(1, each.host_blocks_total),
+        "Share of the host tier's blocks that preempted requests hold, 0 to 1.",
+    ),
+    "octavo:host_blocks_cached": (
+        lambda each: each.host_blocks_cached,
+        "Host blocks whose content can be found and that may be taken.",
+    ),
 }
 _COUNTERS = {
     "vllm:num_preemptions": ("preemptions", "Times a running request was preempted."),
@@ -53,6 +61,30 @@ _COUNTERS = {
     "octavo:prompt_tokens_computed": (
         "prompt_tokens_computed",
         "Prompt tokens computed, again after a preemption included.",
+    ),
+    "octavo:preemption_fallbacks": (
+        "swap_fallbacks",
+        "Preemptions that recomputed although a swap was wanted: no room on the host.",
+    ),
+    "octavo:host_prefix_hits": ("host_prefix_hits", "Prompt tokens found on the host alone."),
+}
+# Counters with one more label: its name, then the field that counts for each of its values.
+_LABELLED = {
+    "octavo:preemptions": (
+        "mode",
+        {"recompute": "preemptions_recompute", "swap": "preemptions_swap"},
+        "Preemptions by what became of the blocks.",
+    ),
+    "octavo:blocks_moved": (
+        "kind",
+        {
+            "swap_out": "blocks_swapped_out",
+            "swap_in": "blocks_swapped_in",
+            "store": "blocks_stored",
+            "copy": "blocks_copied",
+        },
+        "Blocks copied: to the host at a preemption, back to the device, to the host ahead of "
+        "pressure, and before a write into a shared one.",
     ),
 }
 _HISTOGRAMS = {
@@ -94,7 +126,26 @@ class _Snapshots(Collector):
             for each in self._stats:
                 counter.add_metric(self._labels(each), getattr(each.measured, field))
             yield counter
-        finished = CounterMetricFamily(
+        yield from self._labelled()
+        yield self._finished()
+        for name, (field, text) in _HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, text, labels=_LABELS)
+            for each in self._stats:
+                observed: Histogram = getattr(each.measured, field)
+                histogram.add_metric(self._labels(each), list(_cumulative(observed)), observed.sum)
+            yield histogram
+
+    def _labelled(self) -> Iterator[Metric]:
+        for name, (label, fields, text) in _LABELLED.items():
+            counter = CounterMetricFamily(name, text, labels=(*_LABELS, label))
+            for each in self._stats:
+                for value, field in fields.items():
+                    labels = [*self._labels(each), value]
+                    counter.add_metric(labels, getattr(each.measured, field))
+            yield counter
+
+    def _finished(self) -> Metric:
+        counter = CounterMetricFamily(
             "vllm:request_success",
             "Finished requests by reason.",
             labels=(*_LABELS, "finished_reason"),
@@ -102,14 +153,8 @@ class _Snapshots(Collector):
         for each in self._stats:
             for reason in sorted({"stop", "length", "abort", *each.measured.finished}):
                 count = each.measured.finished.get(reason, 0)
-                finished.add_metric([*self._labels(each), reason], count)
-        yield finished
-        for name, (field, text) in _HISTOGRAMS.items():
-            histogram = HistogramMetricFamily(name, text, labels=_LABELS)
-            for each in self._stats:
-                observed: Histogram = getattr(each.measured, field)
-                histogram.add_metric(self._labels(each), list(_cumulative(observed)), observed.sum)
-            yield histogram
+                counter.add_metric([*self._labels(each), reason], count)
+        return counter
 
     def _gauges(self) -> Iterator[Metric]:
         for name, (value, text) in _GAUGES.items():
@@ -119,10 +164,17 @@ class _Snapshots(Collector):
             yield gauge
 
     def _cache_config(self) -> Metric:
-        labels = (*_LABELS, "block_size", "num_gpu_blocks", "max_model_len")
+        more = ("block_size", "num_gpu_blocks", "num_cpu_blocks", "max_model_len")
+        labels = (*_LABELS, *more)
         gauge = GaugeMetricFamily("vllm:cache_config_info", "The cache's shape.", labels=labels)
         for each in self._stats:
-            shape = (each.capacity.block_size, each.capacity.num_blocks, each.max_model_len)
+            capacity = each.capacity
+            shape = (
+                capacity.block_size,
+                capacity.num_blocks,
+                capacity.num_host_blocks,
+                each.max_model_len,
+            )
             gauge.add_metric([*self._labels(each), *map(str, shape)], 1)
         return gauge
 

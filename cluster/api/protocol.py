@@ -11,7 +11,7 @@ and so are accepted; anything else is refused by name, never ignored.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -31,6 +31,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     max_tokens: int | None | UnsetType = UNSET
     n: int | None = None
     best_of: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -52,7 +55,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    use_beam_search: Any = None
     bad_words: Any = None
     allowed_token_ids: Any = None
     truncate_prompt_tokens: Any = None
@@ -129,7 +131,6 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 _TEXT_FORMAT: tuple[Any, ...] = ({"type": "text"},)
 UNSERVED: dict[str, tuple[Any, ...]] = {
-    "use_beam_search": (False,),
     "bad_words": ([],),
     "allowed_token_ids": ([],),
     "truncate_prompt_tokens": (),

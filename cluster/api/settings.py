@@ -29,13 +29,15 @@ class RequestLimits:
 @dataclass(frozen=True, slots=True)
 class FrontSettings:
     """`model_path` is the directory whose tokenizer and template are used. The first of
-    `served_model_names` is the one that answers carry. Without `api_keys` everyone may call. With a
-    `seed`, the same requests in the same order are answered with the same random numbers."""
+    `served_model_names` is the one that answers carry. Without `api_keys` everyone may call, and
+    without `admin_api_key` what an admin may ask for is off. With a `seed`, the same requests in
+    the same order are answered with the same random numbers."""
 
     model_path: str
     served_model_names: tuple[str, ...]
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     seed: int | None = None
+    admin_api_key: str | None = field(default=None, repr=False)
     limits: RequestLimits = RequestLimits()
     created: int = field(default_factory=lambda: int(time.time()))
     submit_grace: float = 1.0  # seconds to wait for a refusal before a stream's headers go out

@@ -38,7 +38,7 @@ class Delta:
 
 class Transcript:
     """One choice. `sampling` is what the client asked for; totals count every generated token,
-    those of a stop string and the end token included."""
+    those of a stop string and the end token included. `score` is what ranked a beam."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Transcript:
         self._waiting: deque[tuple[int, ShownToken]] = deque()  # with the end of the token's text
         self.generated = 0
         self.logprob_sum = 0.0
+        self.score: float | None = None
         self.cached_tokens = 0
         self.prompt_logprobs: list[Logprob | None] | None = None
 
@@ -67,9 +68,19 @@ class Transcript:
 
     def feed(self, event: TokenEvent) -> Delta:
         """Takes the next event; after a `Delta` with `finish` no more may follow."""
+        self.heed_prompt(event)
+        delta = self._feed(event)
+        if event.cumulative_logprob is not None:
+            self.logprob_sum, self.score = event.cumulative_logprob, event.score
+        return delta
+
+    def heed_prompt(self, event: TokenEvent) -> None:
+        """Takes what an event of any choice tells of the prompt that they share."""
         self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
         if event.prompt_logprobs is not None:
             self.prompt_logprobs = event.prompt_logprobs
+
+    def _feed(self, event: TokenEvent) -> Delta:
         text = ""
         for position, token in enumerate(event.tokens):
             self.generated += 1

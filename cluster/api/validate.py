@@ -20,7 +20,7 @@ from octavo.cluster.api.settings import RequestLimits
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import EngineDead, InvalidRequest, NeverFits
-from octavo.scheduler.sampling import SamplingParams
+from octavo.scheduler.sampling import MAX_BEAM_WIDTH, SamplingParams
 
 T = TypeVar("T")
 _INT32 = 2**31 - 1
@@ -138,6 +138,7 @@ def sampling_of(
     within_vocabulary("stop_token_ids", stop_ids, tokenizer.vocab_size)
     within_vocabulary("logit_bias", bias, tokenizer.vocab_size)
     given: dict[str, Any] = {
+        **_beams_of(body),
         "n": body.n,
         "presence_penalty": body.presence_penalty,
         "frequency_penalty": body.frequency_penalty,
@@ -153,7 +154,7 @@ def sampling_of(
     }
     return SamplingParams(
         **{name: value for name, value in given.items() if value is not None},
-        best_of=body.best_of,
+        best_of=None if body.use_beam_search else body.best_of,
         seed=seed if body.seed is None else body.seed,
         stop=stops,
         stop_token_ids=stop_ids
@@ -164,6 +165,28 @@ def sampling_of(
         prompt_logprobs=prompt_logprobs,
         logit_bias=bias,
     )
+
+
+def _beams_of(body: SamplingFields) -> dict[str, Any]:
+    """Beam search as vLLM had it: `best_of` beams, or `n`, of which the best `n` are answered."""
+    if not body.use_beam_search:
+        for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+            if getattr(body, name) not in (None, neutral):
+                raise InvalidRequest(name, f"{name} needs use_beam_search to be true")
+        return {}
+    name = "n" if body.best_of is None else "best_of"
+    width = (body.n or 1) if body.best_of is None else body.best_of
+    if not 1 <= width <= MAX_BEAM_WIDTH:
+        raise InvalidRequest(
+            name, f"{name} must be between 1 and {MAX_BEAM_WIDTH} in a beam search, got {width}"
+        )
+    if body.n is not None and body.n > width:
+        raise InvalidRequest("best_of", f"best_of must be at least n ({body.n}), got {width}")
+    return {
+        "beam_width": width,
+        "length_penalty": body.length_penalty,
+        "early_stopping": body.early_stopping,
+    }
 
 
 def priority_of(body: SamplingFields) -> int:
@@ -181,7 +204,7 @@ def refuse_unstreamable(body: SamplingFields) -> None:
         return
     if body.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs", "prompt_logprobs cannot be streamed")
-    if body.best_of is not None and body.best_of > (body.n or 1):
+    if body.best_of is not None and body.best_of > (body.n or 1) and not body.use_beam_search:
         raise InvalidRequest(
             "best_of",
             f"best_of {body.best_of} above n ranks whole answers and cannot be streamed",

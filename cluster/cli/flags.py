@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 from collections.abc import Callable
+from typing import get_args
 
 from octavo.cluster.cli.sizes import parse_bytes
+from octavo.scheduler.config import Allocation, PreemptionMode
 from octavo.workers.config import DEVICES, DTYPES
 
 SERVE_EPILOG = """\
@@ -82,6 +84,12 @@ def _front(parser: argparse.ArgumentParser) -> None:
         help="a key that clients must send, may be repeated; each key has a prefix cache of its "
         "own (default: $OCTAVO_API_KEY, or none and everyone may call)",
     )
+    group.add_argument(
+        "--admin-api-key",
+        metavar="KEY",
+        help="turns on POST /reset_prefix_cache and GET /debug/blocks, for callers who send this "
+        "key (default: $OCTAVO_ADMIN_API_KEY, or none and both are off)",
+    )
 
 
 def _model(parser: argparse.ArgumentParser) -> None:
@@ -140,6 +148,22 @@ def _cache(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="share the blocks of equal prefixes between requests (default: on)",
     )
+    group.add_argument(
+        "--swap-space",
+        type=float,
+        metavar="GIB",
+        help="host memory a rank for blocks that the device has no room for, in GiB; 0 for none "
+        "(default: up to 4, as the machine's memory allows)",
+    )
+    group.add_argument(
+        "--allocation",
+        choices=get_args(Allocation),
+        default="paged",
+        help="paged takes blocks as they are needed; the others reserve them at admission, for "
+        "comparison: max for --max-model-len, pow2 for the prompt and the answer's length rounded "
+        "up to a power of two, oracle for what will be used; they turn prefix caching off "
+        "(default: %(default)s)",
+    )
 
 
 def _schedule(parser: argparse.ArgumentParser) -> None:
@@ -163,6 +187,27 @@ def _schedule(parser: argparse.ArgumentParser) -> None:
         default=1024,
         metavar="N",
         help="requests that may wait; more get 503 and Retry-After (default: %(default)s)",
+    )
+    group.add_argument(
+        "--preemption-mode",
+        choices=get_args(PreemptionMode),
+        default="auto",
+        help="what becomes of a preempted request's blocks: recompute them later, swap them to the "
+        "host, or the quicker of the two each time (default: %(default)s)",
+    )
+    group.add_argument(
+        "--watermark-low",
+        type=float,
+        default=0.04,
+        metavar="SHARE",
+        help="below this share of free blocks no request is admitted (default: %(default)s)",
+    )
+    group.add_argument(
+        "--watermark-high",
+        type=float,
+        default=0.08,
+        metavar="SHARE",
+        help="admission resumes at this share of free blocks (default: %(default)s)",
     )
 
 

@@ -32,7 +32,7 @@ async def serve_locally(
         return config.scheduler_config(deployment.max_model_len)
 
     console.say("loading the model")
-    workers = LocalWorkers(lambda: Worker(config.worker_config()), config.block_size)
+    workers = LocalWorkers(lambda: Worker(config.worker_config()))
     async with LocalEngine(workers, configure) as client:
         server = HttpServer(create_app(client, deployment.settings), host, port)
         server.start()

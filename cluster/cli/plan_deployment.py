@@ -14,6 +14,7 @@ from pathlib import Path
 
 from octavo.cluster.api.settings import FrontSettings
 from octavo.cluster.checkpoints.model_source import resolve_model
+from octavo.cluster.checkpoints.revision import model_revision
 from octavo.cluster.config import EngineConfig
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import resolve_dtype, served_length
@@ -52,6 +53,12 @@ def plan_deployment(
         max_num_batched_tokens=arguments.max_num_batched_tokens,
         max_num_queued_reqs=arguments.max_num_queued_reqs,
         enable_prefix_caching=arguments.enable_prefix_caching,
+        swap_space=arguments.swap_space,
+        preemption_mode=arguments.preemption_mode,
+        watermark_low=arguments.watermark_low,
+        watermark_high=arguments.watermark_high,
+        allocation=arguments.allocation,
+        revision=model_revision(path),
         num_threads=arguments.num_threads,
     )
     model = ModelConfig.from_directory(path)
@@ -60,10 +67,10 @@ def plan_deployment(
         from octavo.workers.parallel import check_degree  # brings torch in, a second of start-up
 
         check_degree(model, config.tensor_parallel_size)
-    keys = tuple(arguments.api_key) or _environment_keys()
+    keys, admin_key = resolve_keys(arguments.api_key, arguments.admin_api_key)
     return Deployment(
         config,
-        FrontSettings(str(path), served, keys, arguments.seed),
+        FrontSettings(str(path), served, keys, arguments.seed, admin_api_key=admin_key),
         served_length(model, config.max_model_len),
     )
 
@@ -90,6 +97,16 @@ def _driver_present() -> bool:
     return shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
 
 
-def _environment_keys() -> tuple[str, ...]:
-    key = os.environ.get("OCTAVO_API_KEY", "")
-    return (key,) if key else ()
+def resolve_keys(keys: list[str], admin: str | None) -> tuple[tuple[str, ...], str | None]:
+    """The callers' keys and the admin's, from the flags or else from the environment. Raises
+    `InvalidRequest` for an empty key and for one that would be both."""
+    if not keys and (key := os.environ.get("OCTAVO_API_KEY")):
+        keys = [key]
+    if admin is None:
+        admin = os.environ.get("OCTAVO_ADMIN_API_KEY") or None
+    for name, given in (("api_key", keys), ("admin_api_key", [admin])):
+        if any(key is not None and not key.strip() for key in given):
+            raise InvalidRequest(name, f"{name} must not be empty; leave it out for none")
+    if admin in keys:
+        raise InvalidRequest("admin_api_key", "admin_api_key must differ from every --api-key")
+    return tuple(keys), admin

@@ -40,8 +40,9 @@ def show_bytes(count: int) -> str:
 
 def show_capacity(capacity: Capacity, max_model_len: int) -> str:
     """One line on how much the cache holds. The null block is not counted: nobody gets it."""
+    host = f"; {capacity.num_host_blocks:,} more on the host" if capacity.num_host_blocks else ""
     return (
         f"cache: {capacity.usable_blocks:,} blocks of {capacity.block_size}, "
         f"{capacity.tokens:,} tokens; maximum concurrency for {max_model_len:,} tokens per "
-        f"request: {capacity.tokens / max_model_len:.2f}x"
+        f"request: {capacity.tokens / max_model_len:.2f}x{host}"
     )

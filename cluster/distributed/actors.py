@@ -67,7 +67,6 @@ class SchedulerActor:
         self._workers = RayWorkers(
             self._spec.build,
             config.tensor_parallel_size,
-            config.block_size,
             device=config.device,
             group=self._group,
             on_progress=self._notices.say,
@@ -96,7 +95,7 @@ class SchedulerActor:
             engine.add(msgspec.structs.replace(request, arrived=time.monotonic()))
         except OctavoError as error:
             return encode_error(error)
-        ended = replies.open(request.id, reply_to)
+        ended = replies.open(request, reply_to)
         try:
             await ended.wait()
         except asyncio.CancelledError:
@@ -107,16 +106,26 @@ class SchedulerActor:
         fault = self._fault()
         return DONE if fault is None else encode_error(EngineDead(fault))
 
-    async def abort(self, request_id: str) -> None:
-        """Frees what the request holds. Nothing happens if it is not live."""
-        self._abort(request_id)
-        _, replies = self._started
-        replies.close(request_id)
+    async def abort(self, samples: list[tuple[str, int]]) -> None:
+        """Frees what these samples, (request id, index), hold. Nothing happens for those that are
+        not live, or not here."""
+        engine, replies = self._started
+        for request_id, index in samples:
+            engine.abort(request_id, index)
+            replies.give_up(request_id, index)
 
     async def attach(self, reply_to: str) -> None:
         """An ingress listens at `reply_to`; to be repeated within its lease."""
         _, replies = self._started
         replies.attach(reply_to)
+
+    async def reset_prefix_cache(self) -> None:
+        """See `Engine.reset_prefix_cache`."""
+        self._started[0].reset_prefix_cache()
+
+    async def debug_blocks(self) -> bytes:
+        """See `Engine.debug_blocks`."""
+        return self._started[0].debug_blocks()
 
     async def fault(self) -> str | None:
         """Why no step can run, or None."""

@@ -40,7 +40,6 @@ class RayWorkers:
         self,
         build: Build,
         size: int,
-        block_size: int,
         *,
         device: str = "cpu",
         group: PlacementGroup | None = None,
@@ -48,7 +47,6 @@ class RayWorkers:
     ) -> None:
         self._build = build
         self._size = size
-        self._block_size = block_size
         self._device = device
         self._group = group
         self._say = on_progress
@@ -88,7 +86,7 @@ class RayWorkers:
             "load the model", [actor.load.remote() for actor in self._actors], LOAD_SECONDS
         )
         num_blocks = min(rooms)
-        await self._all(
+        capacities: list[Capacity] = await self._all(
             f"take the memory of {num_blocks} blocks",
             [actor.allocate.remote(num_blocks) for actor in self._actors],
             LOAD_SECONDS,
@@ -99,7 +97,7 @@ class RayWorkers:
             asyncio.create_task(self._watch(rank, loop)) for rank, loop in enumerate(self._loops)
         ]
         await self._channel.greet(GREET_SECONDS)
-        return Capacity(num_blocks, self._block_size)
+        return min(capacities, key=lambda capacity: capacity.num_host_blocks)
 
     async def execute(self, plan: bytes) -> bytes:
         """See `StepChannel.execute`."""

@@ -29,6 +29,7 @@ from octavo.scheduler.request import Request, TokenEvent
 logger = logging.getLogger(__name__)
 
 ATTACH_SECONDS = 3.0
+CONTROL_SECONDS = 10.0  # for every replica to answer the same question
 FRESH_SECONDS = 5.0  # a replica that sends no snapshot for so long does not count
 LOST_SECONDS = 5.0  # for the last tokens, once the call has ended
 
@@ -49,11 +50,14 @@ class RemoteClient:
         self._heard: dict[str, _Heard] = {}
         self._last_fault: str | None = None
         self._live: set[str] = set()
+        self._given_up: list[tuple[str, int]] = []
+        self._gave_up = asyncio.Event()
         self._watches: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._attach())]
+        work = (self._listen(), self._attach(), self._tell_given_up())
+        self._tasks = [asyncio.create_task(each) for each in work]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -63,22 +67,25 @@ class RemoteClient:
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         """See `EngineClient.generate`."""
-        self._streams.open(request.id)
+        self._streams.open(request)
         call = self._replicas.generate.remote(encode(request), self._inbox.address)
         self._live.add(request.id)
         watch = asyncio.create_task(self._watch(request.id, call))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
-        ended = False
         try:
             async for event in self._streams.read(request.id):
-                ended = event.finish is not None
                 yield event
         finally:
-            if not ended:  # closed early, or failed: either way nobody wants the rest
-                call.cancel()  # type: ignore[no-untyped-call]
             self._live.discard(request.id)
-            self._streams.close(request.id)
+            if not self._streams.close(request.id):  # nobody wants the rest
+                call.cancel()  # type: ignore[no-untyped-call]
+
+    def abort(self, request_id: str, index: int) -> None:
+        """See `EngineClient.abort`."""
+        if self._streams.give_up(request_id, index):
+            self._given_up.append((request_id, index))
+            self._gave_up.set()
 
     def stats(self) -> list[EngineStats]:
         oldest = time.monotonic() - FRESH_SECONDS
@@ -91,6 +98,42 @@ class RemoteClient:
             return None
         last = self._last_fault
         return "no replica is up" + (f"; the last one's reason: {last}" if last else "")
+
+    async def reset_prefix_cache(self) -> int:
+        """See `EngineClient.reset_prefix_cache`."""
+        return len(await self._ask_all("reset_prefix_cache"))
+
+    async def debug_blocks(self) -> list[bytes]:
+        """See `EngineClient.debug_blocks`."""
+        return await self._ask_all("debug_blocks")
+
+    async def _ask_all(self, method: str) -> list[Any]:
+        """Every replica's answer. Raises `EngineDead` where one is missing."""
+        try:
+            response = self._replicas.broadcast(method)
+            answers = await response.results_async(
+                timeout_s=CONTROL_SECONDS, return_exceptions=True
+            )
+        except (RayError, RayServeException, TimeoutError) as error:
+            raise EngineDead(f"no replica answered {method}: {type(error).__name__}") from error
+        good = [each for each in answers if not isinstance(each, BaseException)]
+        expected = max(len(answers), len(self.stats()))
+        if len(good) < expected:
+            raise EngineDead(f"only {len(good)} of {expected} replicas answered {method}")
+        return good
+
+    async def _tell_given_up(self) -> None:
+        """Serve offers no way to the one replica that has a request, so all are told; what is given
+        up meanwhile goes into the next message. Where one is lost, the request's end frees all."""
+        while True:
+            await self._gave_up.wait()
+            self._gave_up.clear()
+            samples, self._given_up = self._given_up, []
+            try:
+                response = self._replicas.broadcast("abort", samples)
+                await response.results_async(timeout_s=ATTACH_SECONDS, return_exceptions=True)
+            except Exception as error:  # whatever it is, the next message may do
+                logger.info("samples were not given up: %s: %s", type(error).__name__, error)
 
     async def _watch(self, request_id: str, call: Any) -> None:
         """Turns the end of the call into the end of the stream, if tokens do not do it first."""

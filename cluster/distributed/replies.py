@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from octavo.cluster.distributed.mailbox import Outbox
 from octavo.cluster.distributed.wire import Snapshot, Tokens, encode
 from octavo.cluster.stats import EngineStats
-from octavo.scheduler.request import TokenEvent
+from octavo.scheduler.request import Finish, Request, TokenEvent
 
 LEASE_SECONDS = 30.0
 
@@ -28,10 +28,17 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A request under way; `ended` is set with its last event."""
+    """A request under way; `ended` is set when none of its samples is live any more."""
 
     address: str
+    live: set[int]
     ended: asyncio.Event
+
+    def end(self, index: int) -> None:
+        """One sample has ended."""
+        self.live.discard(index)
+        if not self.live:
+            self.ended.set()
 
 
 class Replies:
@@ -52,12 +59,18 @@ class Replies:
         else:
             self._readers[address] = _Reader(Outbox(address), until)
 
-    def open(self, request_id: str, address: str) -> asyncio.Event:
+    def open(self, request: Request, address: str) -> asyncio.Event:
         """Events of this request go to `address` from now on; the returned event is set with the
-        last one."""
+        last one of its last sample."""
         self.attach(address)
-        entry = self._open[request_id] = _Open(address, asyncio.Event())
+        live = set(range(request.sampling.n))
+        entry = self._open[request.id] = _Open(address, live, asyncio.Event())
         return entry.ended
+
+    def give_up(self, request_id: str, index: int) -> None:
+        """The reader wants no more of one sample; it counts as ended."""
+        if (entry := self._open.get(request_id)) is not None:
+            entry.end(index)
 
     def close(self, request_id: str) -> None:
         self._open.pop(request_id, None)
@@ -70,8 +83,10 @@ class Replies:
             if entry is None:
                 continue  # cancelled meanwhile
             by_address.setdefault(entry.address, []).append(event)
-            if event.finish is not None:
+            if event.finish in (Finish.ABORT, Finish.ERROR):
                 entry.ended.set()
+            elif event.finish is not None:
+                entry.end(event.index)
         for address, part in by_address.items():
             reader = self._readers.get(address)
             if reader is None or not reader.outbox.send(encode(Tokens(part))):

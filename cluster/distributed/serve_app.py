@@ -76,6 +76,19 @@ class Replica:
         """See `SchedulerActor.attach`."""
         await self._scheduler.attach.remote(reply_to)
 
+    async def abort(self, samples: list[tuple[str, int]]) -> None:
+        """See `SchedulerActor.abort`."""
+        await self._scheduler.abort.remote(samples)
+
+    async def reset_prefix_cache(self) -> None:
+        """See `Engine.reset_prefix_cache`."""
+        await self._scheduler.reset_prefix_cache.remote()
+
+    async def debug_blocks(self) -> bytes:
+        """See `Engine.debug_blocks`."""
+        document: bytes = await self._scheduler.debug_blocks.remote()
+        return document
+
     async def check_health(self) -> None:
         """A step could run now."""
         async with asyncio.timeout(HEALTH_TIMEOUT_SECONDS):

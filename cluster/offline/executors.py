@@ -42,7 +42,7 @@ async def open_engine(
 @contextmanager
 def _workers(config: EngineConfig, executor: str) -> Iterator[Workers]:
     if executor == "local":
-        yield LocalWorkers(lambda: Worker(config.worker_config()), config.block_size)
+        yield LocalWorkers(lambda: Worker(config.worker_config()))
         return
     with _ray(config.tensor_parallel_size):
         from octavo.cluster.distributed.ray_workers import RayWorkers
@@ -51,7 +51,6 @@ def _workers(config: EngineConfig, executor: str) -> Iterator[Workers]:
         yield RayWorkers(
             partial(model_member, config.worker_config()),
             config.tensor_parallel_size,
-            config.block_size,
             device=config.device,
         )
 

@@ -25,6 +25,7 @@ from octavo.cluster.api.prompts import Prompt
 from octavo.cluster.api.settings import RequestLimits
 from octavo.cluster.api.validate import Window, within_vocabulary
 from octavo.cluster.checkpoints.model_source import resolve_model
+from octavo.cluster.checkpoints.revision import model_revision
 from octavo.cluster.cli.plan_deployment import resolve_device
 from octavo.cluster.client import EngineClient
 from octavo.cluster.config import EngineConfig
@@ -34,6 +35,7 @@ from octavo.cluster.offline.executors import open_engine
 from octavo.cluster.offline.outputs import RequestOutput
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.text.tokens import Tokenizer
+from octavo.scheduler.config import Allocation, PreemptionMode
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 from octavo.scheduler.sampling import SamplingParams, mix_seed
 from octavo.workers.config import resolve_dtype, served_length
@@ -71,6 +73,11 @@ class LLM:
         max_num_seqs: int = 256,
         max_num_batched_tokens: int | None = None,
         enable_prefix_caching: bool = True,
+        swap_space: float | None = None,
+        preemption_mode: PreemptionMode = "auto",
+        watermark_low: float = 0.04,
+        watermark_high: float = 0.08,
+        allocation: Allocation = "paged",
         executor: str = "local",
         num_threads: int | None = None,
         seed: int = 0,
@@ -92,6 +99,12 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_queued_reqs=sys.maxsize,  # the caller's own list bounds the queue
             enable_prefix_caching=enable_prefix_caching,
+            swap_space=swap_space,
+            preemption_mode=preemption_mode,
+            watermark_low=watermark_low,
+            watermark_high=watermark_high,
+            allocation=allocation,
+            revision=model_revision(self.model_path),
             num_threads=num_threads,
         )
         checkpoint = ModelConfig.from_directory(self.model_path)

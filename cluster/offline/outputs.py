@@ -27,7 +27,9 @@ TokenLogprobs = dict[int, TokenLogprob]
 class CompletionOutput:
     """One of a request's answers. `token_ids` include the token that ended it; `text` does not.
 
-    `logprobs` and `cumulative_logprob` are None unless `SamplingParams.logprobs` asked for them.
+    `logprobs` are None unless `SamplingParams.logprobs` asked for them. `cumulative_logprob`, their
+    sum, is there too where `best_of` or beam search ranked the answers. Beams have the `score` that
+    ranked them.
     """
 
     index: int
@@ -36,6 +38,7 @@ class CompletionOutput:
     finish_reason: FinishReason
     cumulative_logprob: float | None = None
     logprobs: list[TokenLogprobs] | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

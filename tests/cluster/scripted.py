@@ -24,13 +24,17 @@ Script = Callable[[Request], Sequence[Step]]
 
 
 class ScriptedEngine:
-    """`EngineClient` that plays `script`. `seen` are all requests, `live` those not yet over."""
+    """`EngineClient` that plays `script`. `seen` are all requests, `live` those not yet over, and
+    `aborted` the samples that were given up, whose further events are left out."""
 
     def __init__(self, script: Script, *, max_model_len: int = 200, num_blocks: int = 101) -> None:
         self._script = script
         self._shape = (Capacity(num_blocks, 16), max_model_len)
         self.seen: list[Request] = []
         self.live: set[str] = set()
+        self.aborted: list[tuple[str, int]] = []
+        self.resets = 0
+        self.documents = [b'{"blocks":[]}']
         self.reason: str | None = None
         self.up = True
 
@@ -45,10 +49,14 @@ class ScriptedEngine:
                     raise step
                 if isinstance(step, str):
                     await asyncio.Event().wait()
-                else:
+                elif (request.id, step.index) not in self.aborted:
                     yield step
         finally:
             self.live.discard(request.id)
+
+    def abort(self, request_id: str, index: int) -> None:
+        assert request_id in self.live
+        self.aborted.append((request_id, index))
 
     def stats(self) -> list[EngineStats]:
         capacity, length = self._shape
@@ -58,35 +66,47 @@ class ScriptedEngine:
     def fault(self) -> str | None:
         return self.reason
 
+    async def reset_prefix_cache(self) -> int:
+        self.resets += 1
+        return len(self.documents)
+
+    async def debug_blocks(self) -> list[bytes]:
+        return self.documents
+
 
 def events(
     tokens: Sequence[int], finish: Finish = Finish.LENGTH, step: int = 1
 ) -> Callable[[Request], list[Step]]:
-    """`step` tokens an event, each with the logprob -(its position + 1) and one runner-up; a
-    `stop` ends with the end token."""
+    """Every sample gets these, `step` tokens an event, each with the logprob -(its position + 1)
+    and one runner-up; a `stop` ends with the end token."""
 
     def script(request: Request) -> list[Step]:
-        ids = [*tokens, 1] if finish is Finish.STOP else list(tokens)
-        ids = ids[: request.sampling.max_tokens]
-        played: list[Step] = []
-        for start in range(0, max(1, len(ids)), step):
-            run = ids[start : start + step]
-            event = TokenEvent(request.id, run, cached_tokens=4)
-            if request.sampling.logprobs is not None:
-                event.logprobs = [
-                    Logprob(
-                        token, -1.0 - start - index, 1, [(token, -1.0 - start - index), (2, -50)]
-                    )
-                    for index, token in enumerate(run)
-                ]
-            played.append(event)
-        last = played[-1]
-        assert isinstance(last, TokenEvent)
-        last.finish = finish
-        last.stop_token = 1 if finish is Finish.STOP else None
-        return played
+        samples = [
+            _sample(request, index, tokens, finish, step) for index in range(request.sampling.n)
+        ]
+        return [event for together in zip(*samples, strict=True) for event in together]
 
     return script
+
+
+def _sample(
+    request: Request, index: int, tokens: Sequence[int], finish: Finish, step: int
+) -> list[TokenEvent]:
+    ids = [*tokens, 1] if finish is Finish.STOP else list(tokens)
+    ids = ids[: request.sampling.max_tokens]
+    played = []
+    for start in range(0, max(1, len(ids)), step):
+        run = ids[start : start + step]
+        event = TokenEvent(request.id, run, cached_tokens=4, index=index)
+        if request.sampling.logprobs is not None:
+            event.logprobs = [
+                Logprob(token, -1.0 - start - i, 1, [(token, -1.0 - start - i), (2, -50)])
+                for i, token in enumerate(run)
+            ]
+        played.append(event)
+    played[-1].finish = finish
+    played[-1].stop_token = 1 if finish is Finish.STOP else None
+    return played
 
 
 def says(text: str, finish: Finish = Finish.STOP, step: int = 1) -> Script:

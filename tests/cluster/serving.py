@@ -54,7 +54,7 @@ def tiny_engine(path: Path, num_blocks: int = 200, max_num_seqs: int = 64) -> Op
         scheduler = SchedulerConfig(
             max_model_len=512, max_num_seqs=max_num_seqs, max_num_batched_tokens=256
         )
-        return LocalEngine(LocalWorkers(lambda: Worker(config), 16), lambda _: scheduler)
+        return LocalEngine(LocalWorkers(lambda: Worker(config)), lambda _: scheduler)
 
     return open_engine
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from octavo.scheduler.request import Finish, Logprob, Request, TokenEvent
-from tests.cluster.calls import Connect, chat, complete, error_of
+from tests.cluster.calls import Connect, chat, complete, data_of, error_of
 from tests.cluster.scripted import TOKENIZER, ScriptedEngine, Step, events, says
 
 
@@ -32,16 +33,17 @@ def test_sampling_reaches_the_engine(connected: Connect) -> None:
     }
     with connected(engine) as http:
         assert complete(http, **fields).status_code == 200
-    first, second = sorted(engine.seen, key=lambda request: request.id)
-    sampling = first.sampling
+    (request,) = engine.seen
+    sampling = request.sampling
     assert (sampling.temperature, sampling.top_p, sampling.min_p) == (0.5, 0.9, 0.1)
     assert sampling.top_k == TOKENIZER.vocab_size
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1, -1)
     assert (sampling.repetition_penalty, sampling.logit_bias) == (1.5, {5: 7})
     assert sampling.stop_token_ids == (9, 1)  # the end token too
     assert (sampling.max_tokens, sampling.min_tokens) == (16, 2)
-    assert sampling.seed == 11 != second.sampling.seed
-    assert (first.priority, first.salt, first.prompt) == (-3, "mine", second.prompt)
+    assert (sampling.seed, sampling.n, sampling.best_of) == (11, 2, None)
+    assert (request.priority, request.salt) == (-3, "mine")
+    assert request.prompt == TOKENIZER.encode("Say")
 
 
 def test_without_a_seed_one_is_drawn_and_ignore_eos_adds_no_end_token(connected: Connect) -> None:
@@ -106,16 +108,44 @@ def test_with_keys_the_cache_scope_is_the_servers(connected: Connect) -> None:
     assert "key" not in mine
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echoed_prompt_is_scored_once_and_shown_in_each_choice(
+    connected: Connect, stream: bool
+) -> None:
+    scores = [None, *[Logprob(token, -3.0, 1) for token in TOKENIZER.encode("Say")[1:]]]
+
+    def script(request: Request) -> Sequence[Step]:
+        played = says("Hi", Finish.LENGTH, step=9)(request)
+        first = played[0]
+        assert isinstance(first, TokenEvent) and first.index == 0
+        first.prompt_logprobs = scores
+        return played
+
+    engine = ScriptedEngine(script)
+    with connected(engine) as http:
+        answer = complete(http, echo=True, logprobs=0, n=2, stream=stream)
+    assert [request.sampling.prompt_logprobs for request in engine.seen] == [0]
+    answers = data_of(answer)[:-1] if stream else [answer.json()]
+    choices = [choice for each in answers for choice in each["choices"]]
+    assert [(choice["index"], choice["text"]) for choice in choices] == [(0, "SayHi"), (1, "SayHi")]
+    for choice in choices:
+        given = choice["logprobs"]["token_logprobs"]
+        assert given[: len(scores)] == [None, *[-3.0] * (len(scores) - 1)]
+
+
 def test_best_of_answers_with_the_likeliest_and_counts_all(connected: Connect) -> None:
     texts = ["bad", "good", "fair"]
     means = {0: -9.0, 1: -1.0, 2: -5.0}
 
     def script(request: Request) -> list[Step]:
-        number = int(request.id.rsplit("-", 1)[1])
-        token = TOKENIZER.encode(texts[number][0])[0]
-        assert request.sampling.logprobs == 0
-        logprob = Logprob(token, means[number], 1)
-        return [TokenEvent(request.id, [token], Finish.LENGTH, logprobs=[logprob])]
+        assert (request.sampling.n, request.sampling.logprobs) == (3, 0)
+        played: list[Step] = []
+        for index, text in enumerate(texts):
+            token = TOKENIZER.encode(text[0])[0]
+            logprob = Logprob(token, means[index], 1)
+            event = TokenEvent(request.id, [token], Finish.LENGTH, logprobs=[logprob], index=index)
+            played.append(event)
+        return played
 
     with connected(ScriptedEngine(script)) as http:
         answer = complete(http, n=2, best_of=3).json()

@@ -157,7 +157,6 @@ def test_case_17_both_names_of_the_length(server: Server) -> None:
         ("functions", [{"name": "f"}], []),
         ("audio", {"voice": "x", "format": "wav"}, None),
         ("modalities", ["audio"], ["text"]),
-        ("use_beam_search", True, False),
         ("structured_outputs", {"regex": "a"}, None),
     ],
 )

@@ -6,7 +6,9 @@ servers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
@@ -42,6 +44,45 @@ def test_case_36_the_salt_decides_who_shares(server: Server) -> None:
     assert cached("a") == 0
     assert cached("b") == 0
     assert cached("a") > 100
+
+
+def test_case_37_what_counts_as_a_hit(
+    server: Server, small_server: Callable[[int], Server]
+) -> None:
+    def cached(answer: dict[str, Any]) -> int:
+        hits: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return hits
+
+    prompt = server.tokens(LONG)[7:]
+    assert cached(server.complete(prompt=prompt, max_tokens=1)) == 0
+    full = len(prompt[:-1]) // 16 * 16
+    assert cached(server.complete(prompt=prompt, max_tokens=1)) == full
+    assert cached(server.complete(prompt=prompt, max_tokens=1, n=4)) == full, "once a prompt"
+    usage = server.stream(prompt=prompt, stream_options={"include_usage": True}, max_tokens=1)
+    assert cached(usage[-1]) == full
+    small = small_server(12)
+    with ThreadPoolExecutor(3) as pool:
+        prompts = [[number] * 40 for number in (5, 6, 7)]
+        fields = {"max_tokens": 100, "ignore_eos": True}
+        answers = list(pool.map(lambda prompt: small.complete(prompt=prompt, **fields), prompts))
+    assert small.metric("vllm:num_preemptions_total") > 0
+    assert [cached(answer) for answer in answers] == [0, 0, 0], "coming back is no hit"
+
+
+def test_case_39_beams_alone_and_side_by_side(
+    server: Server, small_server: Callable[[int], Server]
+) -> None:
+    fields = {"use_beam_search": True, "n": 2, "best_of": 3, "max_tokens": 12, "ignore_eos": True}
+    prompts = ["An octavo", "A sheet", "A page", "Readers"]
+    alone = [server.complete(prompt=prompt, **fields)["choices"] for prompt in prompts]
+    assert all(len({choice["text"] for choice in choices}) == 2 for choices in alone)
+    small = small_server(14)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(
+            pool.map(lambda prompt: small.complete(prompt=prompt, **fields)["choices"], prompts)
+        )
+    assert together == alone
+    assert small.settles()
 
 
 def test_case_41_two_requests_with_the_same_request_id(server: Server) -> None:

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from octavo.cluster.checkpoints.revision import model_revision
 from octavo.cluster.cli import flags
 from octavo.cluster.cli import main as cli
 from octavo.cluster.cli.console import base_url
@@ -28,6 +29,8 @@ VLLM_FLAGS = [
     "--max-num-seqs",
     "--max-num-batched-tokens",
     "--no-enable-prefix-caching",
+    "--swap-space",
+    "--preemption-mode",
     "--num-replicas",
     "--api-key",
     "--seed",
@@ -40,6 +43,9 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
+
+
+OWN_FLAGS = ["--allocation", "--watermark-low", "--watermark-high", "--admin-api-key"]
 
 
 def run(capsys, *argv):
@@ -65,8 +71,9 @@ def refused(capsys, *argv):
 def test_help_explains_every_flag(capsys):
     code, said = run(capsys, "serve", "--help")
     assert code == 0
-    for flag in VLLM_FLAGS:
+    for flag in [*VLLM_FLAGS, *OWN_FLAGS]:
         assert flag in said
+    assert "turn prefix caching off" in " ".join(said.split())
     for group in ("front", "model", "cache", "scheduling", "machines"):
         assert f"\n{group}:" in said
 
@@ -97,6 +104,9 @@ def test_defaults_and_spellings():
         (["--dtype", "int3"], ["--dtype", "int3", "bfloat16"]),
         (["--max-num-seqs", "many"], ["--max-num-seqs", "many"]),
         (["--no-such-flag"], ["--no-such-flag"]),
+        (["--preemption-mode", "never"], ["--preemption-mode", "never", "recompute"]),
+        (["--allocation", "free"], ["--allocation", "free", "oracle"]),
+        (["--swap-space", "4GiB"], ["--swap-space", "4GiB"]),
     ],
 )
 def test_a_wrong_flag_is_named(capsys, argv, words):
@@ -161,6 +171,36 @@ def test_keys_come_from_the_flag_or_else_from_the_environment(monkeypatch, tiny_
     plain = plan_deployment(flags.parse(["serve", str(tiny_model())]))
     given = plan_deployment(flags.parse(["serve", str(tiny_model()), "--api-key", "k"]))
     assert plain.settings.api_keys == ("from-env",) and given.settings.api_keys == ("k",)
+
+
+def test_the_memory_flags_reach_the_settings(tiny_model):
+    given = ["--swap-space", "0.5", "--preemption-mode", "swap", "--allocation", "oracle"]
+    marks = ["--watermark-low", "0.01", "--watermark-high", "0.02"]
+    config = plan_deployment(flags.parse(["serve", str(tiny_model()), *given, *marks])).config
+    assert (config.swap_space, config.preemption_mode, config.allocation) == (0.5, "swap", "oracle")
+    assert (config.watermark_low, config.watermark_high) == (0.01, 0.02)
+    plain = plan_deployment(flags.parse(["serve", str(tiny_model())])).config
+    assert (plain.swap_space, plain.preemption_mode, plain.allocation) == (None, "auto", "paged")
+    assert plain.revision == model_revision(tiny_model()) == config.revision
+
+
+def test_a_watermark_that_is_wrong_is_refused(capsys, free_port, tiny_model):
+    said = refused(capsys, str(tiny_model()), "--port", free_port, "--watermark-low", "0.5")
+    assert "--watermark-low" in said and "--watermark-high (0.08)" in said and "0.5" in said
+
+
+def test_the_admins_key_is_another_and_none_is_empty(monkeypatch, capsys, free_port, tiny_model):
+    model = str(tiny_model())
+    assert plan_deployment(flags.parse(["serve", model])).settings.admin_api_key is None
+    monkeypatch.setenv("OCTAVO_ADMIN_API_KEY", "from-env")
+    settings = plan_deployment(flags.parse(["serve", model])).settings
+    assert settings.admin_api_key == "from-env" and "from-env" not in repr(settings)
+    given = plan_deployment(flags.parse(["serve", model, "--admin-api-key", "k"])).settings
+    assert (given.admin_api_key, given.api_keys) == ("k", ())
+    said = refused(capsys, model, "--port", free_port, "--api-key", "from-env")
+    assert "--admin-api-key must differ from every --api-key" in said
+    for flag in ("--api-key", "--admin-api-key"):
+        assert flag in refused(capsys, model, "--port", free_port, flag, "")
 
 
 def test_the_url_shown_can_be_reached_from_this_machine():

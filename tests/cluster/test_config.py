@@ -1,5 +1,7 @@
 """Settings: their checks name the flag, and their parts agree."""
 
+import math
+
 import pytest
 
 from octavo.cluster.checkpoints.model_source import resolve_model
@@ -27,6 +29,14 @@ def config(**changes):
         ("num_threads", 0, "--num-threads"),
         ("block_size", 12, "--block-size"),
         ("gpu_memory_utilization", 1.5, "--gpu-memory-utilization"),
+        ("swap_space", -1.0, "--swap-space"),
+        ("swap_space", math.inf, "--swap-space"),
+        ("preemption_mode", "sometimes", "--preemption-mode"),
+        ("allocation", "none", "--allocation"),
+        ("watermark_low", -0.1, "--watermark-low"),
+        ("watermark_low", 0.5, "--watermark-low"),
+        ("watermark_high", 1.0, "--watermark-high"),
+        ("watermark_high", math.nan, "--watermark-high"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value(field, value, flag):
@@ -62,6 +72,28 @@ def test_parts_carry_the_settings_on():
     assert scheduler.max_model_len == 1000 and not scheduler.enable_prefix_caching
 
 
+def test_the_memory_settings_reach_scheduler_and_workers():
+    whole = config(
+        swap_space=1.5,
+        preemption_mode="swap",
+        watermark_low=0.1,
+        watermark_high=0.2,
+        revision="abc",
+    )
+    scheduler = whole.scheduler_config(max_model_len=1000)
+    assert (scheduler.preemption_mode, scheduler.revision) == ("swap", "abc")
+    assert (scheduler.watermark_low, scheduler.watermark_high) == (0.1, 0.2)
+    assert whole.worker_config().swap_space == 1.5
+    assert config().worker_config().swap_space is None, "the workers decide"
+
+
+@pytest.mark.parametrize("allocation", ["max", "pow2", "oracle"])
+def test_what_reserves_memory_shares_none(allocation):
+    reserving = config(allocation=allocation).scheduler_config(max_model_len=1000)
+    assert (reserving.allocation, reserving.enable_prefix_caching) == (allocation, False)
+    assert config().scheduler_config(max_model_len=1000).enable_prefix_caching
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -92,6 +124,8 @@ def test_capacity_counts_no_null_block():
     line = show_capacity(Capacity(num_blocks=1025, block_size=16), 2048)
     assert "1,024 blocks" in line and "16,384 tokens" in line
     assert line.endswith("maximum concurrency for 2,048 tokens per request: 8.00x")
+    line = show_capacity(Capacity(1025, 16, num_host_blocks=4096), 2048)
+    assert line.endswith("; 4,096 more on the host")
 
 
 def test_a_directory_goes_by_its_name_and_by_what_was_typed(tmp_path):

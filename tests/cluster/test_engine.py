@@ -31,13 +31,18 @@ CONFIG: dict[str, Any] = {
 
 def local_engine(num_blocks: int = 64, **config: Any) -> LocalEngine:
     return LocalEngine(
-        LocalWorkers(lambda: NullWorker(4, vocab_size=VOCAB, num_blocks=num_blocks), 4),
+        LocalWorkers(lambda: NullWorker(4, vocab_size=VOCAB, num_blocks=num_blocks)),
         lambda capacity: SchedulerConfig(**(CONFIG | config)),
     )
 
 
 async def answer(client: LocalClient, item: Request) -> list[int]:
     return [token async for event in client.generate(item) for token in event.tokens]
+
+
+def submit(engine: Engine, streams: Streams, item: Request) -> None:
+    streams.open(item)
+    engine.add(item)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -62,6 +67,66 @@ def test_many_requests_at_once_get_their_own_answers() -> None:
             assert client.fault() is None
 
     asyncio.run(main())
+
+
+async def samples(client: LocalClient, item: Request, given_up: dict[int, int]) -> list[list[int]]:
+    """The tokens of each sample; a sample in `given_up` is, once it has so many."""
+    answers: list[list[int]] = [[] for _ in range(item.sampling.n)]
+    async for event in client.generate(item):
+        own = answers[event.index]
+        own += event.tokens
+        if len(own) == given_up.get(event.index):
+            client.abort(item.id, event.index)
+    return answers
+
+
+def test_a_sample_that_is_given_up_leaves_the_others_alone() -> None:
+    async def main() -> None:
+        async with local_engine() as client:
+            item = request("r", [1, 2, 3, 4, 5], 40, temperature=1.0, seed=7, n=4)
+            answers = await samples(client, item, {1: 3, 3: 20})
+            whole = [expected(item, index) for index in range(4)]
+            assert [answers[0], answers[2]] == [whole[0], whole[2]]
+            assert answers[1] == whole[1][:3]
+            assert answers[3] == whole[3][:20]
+            (stats,) = client.stats()
+            assert (stats.running, stats.blocks_used) == (0, 0)
+            assert await samples(client, item, {0: 1, 1: 1, 2: 1, 3: 1})
+            assert client.stats()[0].blocks_used == 0
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_sample_that_is_given_up_frees_its_memory_at_once() -> None:
+    async def main() -> None:
+        async with local_engine() as client:
+            item = request("r", [1, 2, 3, 4, 5], 100, temperature=1.0, n=2, ignore_eos=True)
+            stream = client.generate(item)
+            async for event in stream:
+                before = client.stats()[0].blocks_used
+                if event.index == 0 and before > 20:
+                    break
+            client.abort("r", 0)
+            assert client.stats()[0].blocks_used < before - 8
+            await stream.aclose()
+            assert client.stats()[0].blocks_used == 0
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_reset_and_a_look_at_the_blocks_reach_the_engine() -> None:
+    async def main() -> None:
+        async with local_engine() as client:
+            item = request("a", [1] * 30, 2)
+            first = [event async for event in client.generate(item)]
+            assert await client.reset_prefix_cache() == 1
+            item = request("b", [1] * 30, 2)
+            second = [event async for event in client.generate(item)]
+            assert [event.cached_tokens for event in first + second] == [0] * 4
+            (document,) = await client.debug_blocks()
+            assert msgspec.json.decode(document)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_a_reader_that_leaves_aborts_its_request() -> None:
@@ -149,8 +214,7 @@ def test_two_plans_are_in_flight_and_results_are_matched_in_order() -> None:
     async def main() -> None:
         engine, streams = scripted_engine(bend)
         item = request("a", [1, 2, 3], 6)
-        streams.open("a")
-        engine.add(item)
+        submit(engine, streams, item)
         loop = asyncio.create_task(engine.run())
         events = await read(streams, "a")
         assert [t for event in events for t in event.tokens] == expected(item)
@@ -171,8 +235,7 @@ def test_a_missed_plan_is_mended_without_a_trace_in_the_answer(lost: int) -> Non
         engine, streams = scripted_engine(bend)
         items = [request(str(i), [i] * 5, 6) for i in range(3)]
         for item in items:
-            streams.open(item.id)
-            engine.add(item)
+            submit(engine, streams, item)
         loop = asyncio.create_task(engine.run())
         for item in items:
             events = await read(streams, item.id)
@@ -191,8 +254,7 @@ def test_when_workers_die_every_request_ends_with_the_reason() -> None:
     async def main() -> None:
         engine, streams = scripted_engine(bend)
         for name in ("a", "b"):
-            streams.open(name)
-            engine.add(request(name, [1, 2], 50))
+            submit(engine, streams, request(name, [1, 2], 50))
         loop = asyncio.create_task(engine.run())
         for name in ("a", "b"):
             with pytest.raises(EngineDead, match="rank 1"):
@@ -213,8 +275,7 @@ def test_a_result_that_is_none_kills_the_engine_and_is_logged_once(
 ) -> None:
     async def main() -> None:
         engine, streams = scripted_engine(lambda *_: b"\xc1")
-        streams.open("a")
-        engine.add(request("a", [1, 2], 5))
+        submit(engine, streams, request("a", [1, 2], 5))
         with pytest.raises(EngineDead, match="internal error"):
             await engine.run()
         with pytest.raises(EngineDead):
@@ -236,8 +297,7 @@ def test_a_fault_in_one_row_ends_that_request_alone() -> None:
     async def main() -> None:
         engine, streams = scripted_engine(bend)
         for name in ("bad", "good"):
-            streams.open(name)
-            engine.add(request(name, [1, 2], 5))
+            submit(engine, streams, request(name, [1, 2], 5))
         loop = asyncio.create_task(engine.run())
         with pytest.raises(RequestFailed, match="not a number"):
             await read(streams, "bad")
@@ -252,8 +312,7 @@ def test_a_stuck_step_shows_in_the_heartbeat() -> None:
     async def main() -> None:
         engine, streams = scripted_engine(lambda *_: None)
         assert engine.stats("0").seconds_since_step == 0
-        streams.open("a")
-        engine.add(request("a", [1, 2], 5))
+        submit(engine, streams, request("a", [1, 2], 5))
         loop = asyncio.create_task(engine.run())
         await asyncio.sleep(0)
         before = engine.stats("0").seconds_since_step
@@ -275,8 +334,7 @@ def test_an_idle_engine_makes_no_steps_and_wakes_at_once() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert engine.stats("0").steps == 0
-        streams.open("a")
-        engine.add(request("a", [1, 2], 3))
+        submit(engine, streams, request("a", [1, 2], 3))
         await read(streams, "a")
         assert engine.stats("0").steps >= 3
         loop.cancel()
@@ -300,8 +358,7 @@ def test_who_arrives_while_a_step_runs_gets_into_the_next_one() -> None:
 
     async def main() -> None:
         engine, streams = scripted_engine(honest, Gated)
-        streams.open("a")
-        engine.add(request("a", [1], 50))
+        submit(engine, streams, request("a", [1], 50))
         loop = asyncio.create_task(engine.run())
         for _ in range(6):  # from now on, a step of one token is known to take its time
             gate.release()

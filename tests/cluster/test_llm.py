@@ -117,6 +117,30 @@ def test_best_of_keeps_the_likeliest(llm: LLM) -> None:
     assert [one.index for one in best.outputs] == [0, 1]
 
 
+def test_best_of_tells_the_sums_that_ranked(llm: LLM) -> None:
+    sampling = SamplingParams(n=2, best_of=4, max_tokens=6, seed=3, ignore_eos=True)
+    (output,) = llm.generate([PROMPTS[1]], sampling)
+    first, second = (one.cumulative_logprob for one in output.outputs)
+    assert first is not None and second is not None and first >= second
+    assert [one.logprobs for one in output.outputs] == [None, None]
+
+
+def test_beams_come_best_first_with_their_scores(llm: LLM) -> None:
+    sampling = SamplingParams(beam_width=4, n=3, max_tokens=8, length_penalty=2.0, ignore_eos=True)
+    (output,) = llm.generate([PROMPTS[0]], sampling)
+    assert [one.index for one in output.outputs] == [0, 1, 2]
+    assert len({tuple(one.token_ids) for one in output.outputs}) == 3
+    scores = []
+    for one in output.outputs:
+        assert one.cumulative_logprob is not None and one.score is not None
+        assert one.score == pytest.approx(one.cumulative_logprob / len(one.token_ids) ** 2.0)
+        assert one.text == llm.tokenizer.decode(one.token_ids)
+        scores.append(one.score)
+    assert scores == sorted(scores, reverse=True)
+    (again,) = llm.generate([PROMPTS[0]], sampling.replace(temperature=0.3, seed=9))
+    assert again.outputs == output.outputs, "beam search draws nothing"
+
+
 def test_logprobs_are_those_of_the_tokens(llm: LLM) -> None:
     sampling = GREEDY.replace(logprobs=2, prompt_logprobs=1)
     (output,) = llm.generate([PROMPTS[1]], sampling)
@@ -205,6 +229,7 @@ def test_nothing_in_gives_nothing_out(llm: LLM) -> None:
         ([[1]], [GREEDY, GREEDY], "sampling_params"),
         ([[1]], GREEDY.replace(logit_bias={100_000: 1.0}), "logit_bias"),
         ([[1]], GREEDY.replace(stop_token_ids=(100_000,)), "stop_token_ids"),
+        ([[1]], GREEDY.replace(n=128), "n"),
     ],
 )
 def test_a_wrong_request_is_refused_by_name(
@@ -229,6 +254,11 @@ def test_too_long_a_request_is_refused_with_the_numbers(llm: LLM) -> None:
         ({"block_size": 12}, "block_size"),
         ({"max_model_len": 10_000_000}, "max_model_len"),
         ({"dtype": "float7"}, "dtype"),
+        ({"swap_space": -1}, "swap_space"),
+        ({"preemption_mode": "never"}, "preemption_mode"),
+        ({"watermark_low": 0.5}, "watermark_low"),
+        ({"watermark_high": 2}, "watermark_high"),
+        ({"allocation": "some"}, "allocation"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(model_path: Path, settings: Any, param: str) -> None:

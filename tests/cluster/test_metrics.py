@@ -47,7 +47,8 @@ def scrape(*stats: EngineStats) -> tuple[dict[tuple[str, str, str], float], dict
             labels = dict(sample.labels)
             assert labels.pop("model_name") == "my/model"
             engine = labels.pop("engine")
-            further = labels.get("le") or labels.get("finished_reason") or ""
+            names = ("le", "finished_reason", "mode", "kind")
+            further = next((labels[name] for name in names if name in labels), "")
             values[sample.name, engine, further] = sample.value
     return values, types
 
@@ -73,6 +74,35 @@ def test_every_replica_is_a_series_of_its_own() -> None:
     assert types["vllm:generation_tokens"] == "counter"
     for name in ("prefix_cache_queries", "prompt_tokens", "admission_rejections"):
         assert (f"vllm:{name}_total", "a", "") in values
+
+
+def test_what_moves_between_the_tiers_is_counted_by_kind() -> None:
+    measured = Measured(
+        preemptions=7,
+        preemptions_recompute=4,
+        preemptions_swap=3,
+        swap_fallbacks=2,
+        blocks_swapped_out=10,
+        blocks_swapped_in=11,
+        blocks_stored=12,
+        blocks_copied=13,
+        host_prefix_hits=160,
+    )
+    stats = snapshot("a", measured)
+    stats.host_blocks_used, stats.host_blocks_cached, stats.host_blocks_total = 30, 50, 120
+    values, types = scrape(stats, snapshot("b", Measured()))
+    for mode, count in (("recompute", 4), ("swap", 3)):
+        assert values["octavo:preemptions_total", "a", mode] == count
+        assert values["octavo:preemptions_total", "b", mode] == 0
+    for kind, count in (("swap_out", 10), ("swap_in", 11), ("store", 12), ("copy", 13)):
+        assert values["octavo:blocks_moved_total", "a", kind] == count
+    assert values["vllm:num_preemptions_total", "a", ""] == 7
+    assert values["octavo:preemption_fallbacks_total", "a", ""] == 2
+    assert values["octavo:host_prefix_hits_total", "a", ""] == 160
+    assert values["vllm:cpu_cache_usage_perc", "a", ""] == 0.25
+    assert values["vllm:cpu_cache_usage_perc", "b", ""] == 0, "no host tier"
+    assert values["octavo:host_blocks_cached", "a", ""] == 50
+    assert types["octavo:blocks_moved"] == "counter"
 
 
 def test_histograms_are_cumulative() -> None:

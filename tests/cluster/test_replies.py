@@ -38,6 +38,10 @@ def stats(name="r"):
     return EngineStats(name, Capacity(9, 16), 64, 4, 1, 0, 2, 3, 7, 0.0, None, Measured())
 
 
+def asking(name, n=1):
+    return Request(name, [1], SamplingParams(n=n))
+
+
 def run(coroutine):
     asyncio.run(asyncio.wait_for(coroutine, 20))
 
@@ -102,7 +106,7 @@ def test_a_step_is_one_message_an_ingress():
     async def test():
         async with World() as world:
             for request, inbox in (("a", 0), ("b", 1), ("c", 0)):
-                world.replies.open(request, world.inboxes[inbox].address)
+                world.replies.open(asking(request), world.inboxes[inbox].address)
             events = [TokenEvent(name, [index]) for index, name in enumerate("abcd")]
             world.replies.emit(events)
             assert await world.next(0) == Tokens([events[0], events[2]])
@@ -114,7 +118,7 @@ def test_a_step_is_one_message_an_ingress():
 def test_the_last_event_ends_the_wait():
     async def test():
         async with World() as world:
-            ended = world.replies.open("a", world.inboxes[0].address)
+            ended = world.replies.open(asking("a"), world.inboxes[0].address)
             world.replies.emit([TokenEvent("a", [1])])
             assert not ended.is_set()
             world.replies.emit([TokenEvent("a", [2], Finish.STOP)])
@@ -123,11 +127,29 @@ def test_the_last_event_ends_the_wait():
     run(test())
 
 
+def test_the_wait_lasts_until_every_sample_has_ended_or_was_given_up():
+    async def test():
+        async with World() as world:
+            ended = world.replies.open(asking("a", 3), world.inboxes[0].address)
+            world.replies.emit([TokenEvent("a", [1], Finish.STOP, index=1)])
+            world.replies.emit([TokenEvent("a", [1], Finish.STOP, index=1)])
+            world.replies.give_up("a", 2)
+            world.replies.give_up("elsewhere", 0)
+            assert not ended.is_set()
+            world.replies.emit([TokenEvent("a", [1], Finish.LENGTH, index=0)])
+            assert ended.is_set()
+            ended = world.replies.open(asking("b", 2), world.inboxes[0].address)
+            world.replies.emit([TokenEvent("b", [], Finish.ERROR, error="x")])
+            assert ended.is_set(), "a fault ends all samples"
+
+    run(test())
+
+
 def test_a_closed_request_gets_nothing_more():
     async def test():
         async with World() as world:
-            world.replies.open("a", world.inboxes[0].address)
-            world.replies.open("b", world.inboxes[0].address)
+            world.replies.open(asking("a"), world.inboxes[0].address)
+            world.replies.open(asking("b"), world.inboxes[0].address)
             world.replies.close("a")
             world.replies.emit([TokenEvent("a", [1]), TokenEvent("b", [2])])
             assert await world.next(0) == Tokens([TokenEvent("b", [2])])
@@ -149,8 +171,8 @@ def test_snapshots_go_to_every_ingress_that_attached():
 def test_requests_of_an_ingress_whose_lease_ran_out_are_aborted():
     async def test():
         async with World() as world:
-            ended = world.replies.open("gone", world.inboxes[0].address)
-            world.replies.open("here", world.inboxes[1].address)
+            ended = world.replies.open(asking("gone"), world.inboxes[0].address)
+            world.replies.open(asking("here"), world.inboxes[1].address)
             world.now = LEASE_SECONDS - 1
             world.replies.attach(world.inboxes[1].address)
             world.replies.snapshot(stats())
@@ -175,7 +197,7 @@ def test_a_lost_reader_has_its_requests_aborted_after_the_step(monkeypatch):
 
     async def test():
         async with World() as world:
-            world.replies.open("a", f"{'0' * 40}@tcp://{NODE}:1")
+            world.replies.open(asking("a"), f"{'0' * 40}@tcp://{NODE}:1")
             for _ in range(1000):
                 world.replies.emit([TokenEvent("a", [1])])
             assert world.aborted == [], "never from within a step"

@@ -16,7 +16,7 @@ from octavo.cluster.api.settings import FrontSettings, RequestLimits
 from octavo.cluster.api.validate import Window, cache_scope, parse, refuse_unserved
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.errors import EngineDead, InvalidRequest, NeverFits
-from octavo.scheduler.sampling import SamplingParams, mix_seed
+from octavo.scheduler.sampling import SamplingParams
 from tests.cluster.scripted import TOKENIZER, ScriptedEngine, says
 
 LIMITS = RequestLimits()
@@ -97,7 +97,7 @@ def test_the_room_for_a_completion() -> None:
         Window(100, 48).completion(40, 30, None, NAMES)
 
 
-def test_sequences_are_prompt_major_with_seeds_and_rooms_of_their_own() -> None:
+def test_each_prompt_is_one_request_with_room_of_its_own() -> None:
     sampling = SamplingParams(n=2, seed=5, max_tokens=None, stop=("x",))
     job = plan_job(
         "job",
@@ -110,10 +110,11 @@ def test_sequences_are_prompt_major_with_seeds_and_rooms_of_their_own() -> None:
         priority=1,
         salt="s",
     )
-    assert [request.id for request in job.requests] == ["job-0", "job-1", "job-2", "job-3"]
-    assert [len(request.prompt) for request in job.requests] == [90, 90, 1, 1]
-    assert [request.sampling.max_tokens for request in job.requests] == [10, 10, 99, 99]
-    assert [request.sampling.seed for request in job.requests] == [5, mix_seed(5, 1)] * 2
+    assert [request.id for request in job.requests] == ["job-0", "job-1"]
+    assert [len(request.prompt) for request in job.requests] == [90, 1]
+    assert [request.sampling.max_tokens for request in job.requests] == [10, 99]
+    assert [request.sampling.seed for request in job.requests] == [5, 5]
+    assert [request.sampling.n for request in job.requests] == [2, 2] == [job.width] * 2
     assert all(request.sampling.stop == () for request in job.requests)
     assert job.sampling is sampling
 
@@ -122,6 +123,8 @@ def test_nobody_can_name_anothers_cache_scope() -> None:
     scopes = {cache_scope(key, salt, LIMITS) for key in ("a", "b") for salt in (None, "x", "y")}
     assert len(scopes) == 6
     assert cache_scope("a", "x", LIMITS) == cache_scope("a", "x", LIMITS)
+    for scope in scopes:
+        assert len(scope) == 32 and int(scope, 16) >= 0, "a hash: neither the key nor the salt"
     forged = cache_scope("a", None, LIMITS)
     assert cache_scope("b", forged, LIMITS) not in scopes
     assert cache_scope("", None, LIMITS) == ""
@@ -184,7 +187,8 @@ def test_the_fingerprint_tells_models_apart_and_keys_stay_out_of_logs() -> None:
     engine = ScriptedEngine(says("x"))
     fronts = [Front(engine, FrontSettings("", (name,)), TOKENIZER) for name in "ab"]
     assert fronts[0].fingerprint != fronts[1].fingerprint
-    assert "hidden" not in repr(FrontSettings("", ("a",), api_keys=("hidden",)))
+    settings = FrontSettings("", ("a",), api_keys=("hidden",), admin_api_key="hidden too")
+    assert "hidden" not in repr(settings)
 
 
 def test_a_front_with_a_seed_draws_the_same_seeds_again():

@@ -16,7 +16,7 @@ import pytest
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.distributed.ray_cluster import RayCluster
 from octavo.cluster.engine import Engine
-from octavo.scheduler.config import SchedulerConfig
+from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.errors import EngineDead, InvalidRequest, OutOfStep
 from octavo.scheduler.plan import StepPlan, decode_result, encode
 from octavo.scheduler.request import Request
@@ -42,7 +42,7 @@ def group(ray_cluster):
     """Makes a group of two ranks from a `build` function."""
     from octavo.cluster.distributed.ray_workers import RayWorkers
 
-    return lambda build: RayWorkers(build, size=2, block_size=16)
+    return lambda build: RayWorkers(build, size=2)
 
 
 def null(rank, size, meeting):
@@ -71,12 +71,12 @@ def failure(workers):
 
 def test_plans_are_executed_and_nothing_is_left(group):
     def build(rank, size, meeting):
-        return NullWorker(16, num_blocks=64 + rank, rank=rank)
+        return NullWorker(16, num_blocks=64 + rank, num_host_blocks=9 - rank, rank=rank)
 
     async def test():
         workers = group(build)
         capacity = await workers.start()
-        assert (capacity.num_blocks, capacity.block_size) == (64, 16), "the smallest rank decides"
+        assert capacity == Capacity(64, 16, 8, 64), "the smallest rank decides"
         pids = [pid for pid, _ in workers._places]
         assert decode_result(await workers.execute(EMPTY)).step == 0
         await workers.stop()

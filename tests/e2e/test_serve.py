@@ -30,7 +30,7 @@ def server(tiny_model, tmp_path_factory):
         tmp_path_factory.mktemp("serve") / "log",
         *(str(tiny_model()), "--served-model-name", MODEL, "--dtype", "float32"),
         *("--num-replicas", "2", "-tp", "2", "--kv-cache-memory-bytes", "16MiB"),
-        *("--num-threads", "1"),
+        *("--num-threads", "1", "--admin-api-key", "admin"),
     )
     try:
         server.wait_until_ready()
@@ -140,6 +140,51 @@ def test_bad_input_stays_at_the_door(server, client):
     with pytest.raises(openai.BadRequestError, match="max_tokens"):
         client.completions.create(model=MODEL, prompt="a", max_tokens=100_000)
     assert healthy(server)
+
+
+def generated(server):
+    """Tokens that all replicas have generated so far. A snapshot is at most half a second old."""
+    time.sleep(1)
+    return sum(server.gauge("vllm:generation_tokens_total").values())
+
+
+def test_samples_of_one_request_end_one_by_one(server, client):
+    def ask(**fields):
+        answer = client.completions.create(
+            model=MODEL,
+            prompt="An octavo",
+            n=4,
+            seed=5,
+            max_tokens=200,
+            extra_body=FOREVER,
+            **fields,
+        )
+        return [choice.text for choice in answer.choices]
+
+    whole = ask()
+    assert len(set(whole)) == 4
+    pieces = [whole[2][start : start + 6] for start in range(20, 100)]
+    stop = next(piece for piece in pieces if sum(piece in text for text in whole) == 1)
+    before = generated(server)
+    cut = ask(stop=stop)
+    assert generated(server) - before < 4 * 200 - 50, "the engine was told"
+    assert cut[2] == whole[2][: whole[2].index(stop)]
+    assert [cut[0], cut[1], cut[3]] == [whole[0], whole[1], whole[3]], "the others go on"
+    wait_for(lambda: healthy(server), 3, "both replicas idle")
+
+
+def test_an_admin_resets_and_sees_every_replica(server, client):
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda number: completion(client, f"{number} pages"), range(32)))
+    cached = "octavo:kv_blocks_cached"
+    wait_for(lambda: all(server.gauge(cached).values()), 5, "content on both replicas")
+    admin = {"Authorization": "Bearer admin"}
+    assert httpx.post(f"{server.url}/reset_prefix_cache").status_code == 401
+    shown = httpx.get(f"{server.url}/debug/blocks", headers=admin).json()
+    assert len(shown["replicas"]) == 2
+    answer = httpx.post(f"{server.url}/reset_prefix_cache", headers=admin)
+    assert answer.json() == {"reset": True, "replicas": 2}
+    wait_for(lambda: not any(server.gauge(cached).values()), 5, "empty caches")
 
 
 @pytest.mark.parametrize("streamed", [True, False])

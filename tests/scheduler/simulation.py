@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from octavo.scheduler.config import Capacity, SchedulerConfig
+from octavo.scheduler.beams import BeamSearch
+from octavo.scheduler.checks import check
+from octavo.scheduler.config import SchedulerConfig
 from octavo.scheduler.plan import StepPlan, decode_plan, decode_result, encode
+from octavo.scheduler.preemption import Decision
 from octavo.scheduler.request import Finish, Request, TokenEvent
-from octavo.scheduler.sampling import SamplingParams
+from octavo.scheduler.sampling import SamplingParams, mix_seed
 from octavo.scheduler.scheduler import Scheduler
-from octavo.workers.null import NullWorker, next_token
+from octavo.scheduler.sequence import Sequence
+from octavo.workers.null import NullWorker, next_candidates, next_token
 
 VOCAB = 64
 
@@ -22,18 +27,23 @@ def request(
     *,
     priority: int = 0,
     salt: str = "",
+    adapter: str = "",
     **sampling: Any,
 ) -> Request:
     """A greedy request, unless `sampling` says otherwise."""
     params: dict[str, Any] = {"temperature": 0.0, "seed": 0, "max_tokens": max_tokens, **sampling}
-    return Request(name, prompt, SamplingParams(**params), priority=priority, salt=salt)
+    return Request(
+        name, prompt, SamplingParams(**params), priority=priority, salt=salt, adapter=adapter
+    )
 
 
-def expected(request: Request) -> list[int]:
-    """The answer, by an oracle that has no memory to manage."""
+def expected(request: Request, index: int = 0) -> list[int]:
+    """The answer, or the beam ranked `index`, by an oracle that has no memory to manage."""
     tokens, sampling = list(request.prompt), request.sampling
-    assert sampling.max_tokens is not None
-    seed = None if sampling.greedy else sampling.seed
+    assert sampling.max_tokens is not None and sampling.seed is not None
+    if sampling.beam_width is not None:
+        return _expected_beams(request)[index]
+    seed = None if sampling.greedy else mix_seed(sampling.seed, index)
     answer: list[int] = []
     while len(answer) < sampling.max_tokens:
         answer.append(next_token(tokens + answer, VOCAB, seed))
@@ -42,11 +52,40 @@ def expected(request: Request) -> list[int]:
     return answer
 
 
+def _expected_beams(request: Request) -> list[list[int]]:
+    sampling = request.sampling
+    assert sampling.max_tokens is not None and sampling.beam_width is not None
+    if sampling.max_tokens == 0:
+        return [[]] * sampling.n
+    search = BeamSearch(
+        sampling.beam_width,
+        sampling.max_tokens,
+        sampling.length_penalty,
+        sampling.early_stopping,
+        frozenset(sampling.stop_token_ids),
+        len(request.prompt),
+    )
+    beams = [list(request.prompt)]
+    while True:
+        count = sampling.beam_candidates
+        survivors = search.step([next_candidates(beam, VOCAB, count) for beam in beams])
+        if search.done:
+            return [beam.tokens for beam in search.best(sampling.n)]
+        beams = [[*beams[survivor.parent], survivor.token] for survivor in survivors]
+
+
 class Simulation:
-    """`depth` plans are in flight at most. `answers` and `finished` fill as events come."""
+    """`depth` plans are in flight at most. `samples` fill as events come, by request and index;
+    `answers` are the first of them; `finished` has those requests all of whose samples ended."""
 
     def __init__(
-        self, num_blocks: int = 64, *, ranks: int = 1, depth: int = 1, **config: Any
+        self,
+        num_blocks: int = 64,
+        *,
+        num_host_blocks: int = 0,
+        ranks: int = 1,
+        depth: int = 1,
+        **config: Any,
     ) -> None:
         settings: dict[str, Any] = {
             "block_size": 4,
@@ -54,30 +93,51 @@ class Simulation:
             "max_num_seqs": 8,
         } | config
         self.config = SchedulerConfig(**settings)
-        self.scheduler = Scheduler(self.config, Capacity(num_blocks, self.config.block_size))
         self.workers = [
-            NullWorker(self.config.block_size, vocab_size=VOCAB, rank=rank) for rank in range(ranks)
+            NullWorker(
+                self.config.block_size,
+                vocab_size=VOCAB,
+                num_host_blocks=num_host_blocks,
+                rank=rank,
+            )
+            for rank in range(ranks)
         ]
-        for worker in self.workers:
-            worker.allocate(num_blocks)
+        capacities = [worker.allocate(num_blocks) for worker in self.workers]
+        self.scheduler = Scheduler(self.config, capacities[0])
         self.depth = depth
         self.now = 0.0
         self.flights: deque[bytes] = deque()
         self.plans: list[StepPlan] = []
-        self.answers: dict[str, list[int]] = {}
+        self.requests: dict[str, Request] = {}
+        self.samples: dict[str, dict[int, list[int]]] = {}
         self.events: list[TokenEvent] = []
         self.finished: dict[str, Finish] = {}
+        self._finishes: dict[str, int] = {}
+        self._contents: dict[bytes, list[int]] = {}
+        self._publish = self.scheduler.cache.publish
+        self.scheduler.cache.publish = self._note_and_publish  # type: ignore[method-assign]
+
+    @property
+    def answers(self) -> dict[str, list[int]]:
+        return {name: samples[0] for name, samples in self.samples.items()}
+
+    @property
+    def running(self) -> list[Sequence]:
+        """All sequences that hold rows."""
+        return [seq for group in self.scheduler.roster.running for seq in group.sequences]
 
     def add(self, *requests: Request) -> None:
         for item in requests:
             self.scheduler.add(item, self.now)
-            self.answers[item.id] = []
+            self.requests[item.id] = item
+            self.samples[item.id] = {index: [] for index in range(item.sampling.n)}
+            self._finishes[item.id] = 0
 
     def plan(self) -> StepPlan | None:
         """Makes a plan, if one is to be made, and has every rank execute its bytes."""
         self.now += 1.0
         plan = self.scheduler.schedule(self.now)
-        self.scheduler.check()
+        check(self.scheduler)
         if plan is not None:
             self.send(plan)
         return plan
@@ -93,12 +153,15 @@ class Simulation:
     def receive(self) -> list[TokenEvent]:
         """Takes the oldest result in."""
         events = self.scheduler.update(decode_result(self.flights.popleft()), self.now)
-        self.scheduler.check()
+        check(self.scheduler)
         for event in events:
+            name = event.request_id
             self.events.append(event)
-            self.answers[event.request_id] += event.tokens
-            if event.finish is not None:
-                self.finished[event.request_id] = event.finish
+            self.samples[name][event.index] += event.tokens
+            self._finishes[name] += event.finish is not None
+            whole = event.finish in (Finish.ERROR, Finish.ABORT)
+            if event.finish and (whole or self._finishes[name] == self.requests[name].sampling.n):
+                self.finished[name] = event.finish
         return events
 
     def step(self) -> list[TokenEvent]:
@@ -106,6 +169,30 @@ class Simulation:
         while len(self.flights) < self.depth and self.plan() is not None:
             pass
         return self.receive() if self.flights else []
+
+    def step_until(self, reached: Callable[[], bool], limit: int = 1000) -> None:
+        for _ in range(limit):
+            if reached():
+                return
+            self.step()
+        raise AssertionError(f"not reached after {limit} steps")
+
+    def preempt(self, name: str) -> Decision:
+        """Out of turn."""
+        scheduler = self.scheduler
+        scheduler._preemption._preempt(scheduler.roster.live[name])
+        check(scheduler)
+        return scheduler._preemption.decisions[-1]
+
+    def lose(self, *, executed: bool = False) -> StepPlan | None:
+        """Makes a plan that never arrives, or whose result never does, and begins anew."""
+        lost = self.scheduler.schedule(self.now)
+        if executed and lost is not None:
+            self.send(lost)
+        self.flights.clear()
+        self.send(self.scheduler.resync())
+        check(self.scheduler)
+        return lost
 
     def run(self, limit: int = 10_000) -> None:
         """Until nothing is live. A scheduler that makes no progress fails here."""
@@ -118,28 +205,55 @@ class Simulation:
             assert moved, "deadlock: requests are live, but nothing is planned or in flight"
         raise AssertionError(f"not finished after {limit} steps")
 
+    def check_answers(self, *names: str) -> None:
+        """All samples of these requests, or of all, are what the oracle says."""
+        for name in names or self.samples:
+            for index, answer in self.samples[name].items():
+                assert answer == expected(self.requests[name], index), (name, index)
+
+    def check_empty(self) -> None:
+        """Nothing is held on either tier."""
+        assert self.scheduler.cache.pool.used == 0 and self.scheduler.cache.host.used == 0
+        assert self.scheduler.num_running == self.scheduler.num_waiting == 0
+
     def check_writes(self, plan: StepPlan) -> None:
         """No slot is written twice in a step, and none in a block that two tables hold."""
-        pool, running = self.scheduler.cache.pool, self.scheduler._running
-        tables = {seq.row: seq.table for seq in running}
+        pool = self.scheduler.cache.pool
+        tables = {seq.row: seq.table for seq in self.running}
+        newborn = {work.row for work in plan.work if work.count == 0}
         written: set[int] = set()
         for work in plan.work:
             for position in range(work.start, work.start + work.count):
                 block = tables[work.row][position // self.config.block_size]
                 slot = block * self.config.block_size + position % self.config.block_size
-                assert pool.references[block] == 1, "a write into a shared block"
+                if pool.references[block] > 1:
+                    assert self._is_expected(block, position, newborn), (
+                        "a write into a shared block"
+                    )
                 assert slot not in written, "two writes into one slot"
                 written.add(slot)
 
+    def _is_expected(self, block: int, position: int, newborn: set[int]) -> bool:
+        """Whether all holders of a block but one wait for this write: siblings that were promised
+        it, or that are forked once it is done."""
+        holders = [seq for seq in self.running if block in seq.table]
+        waiting = [
+            seq
+            for seq in holders
+            if seq.row in newborn or (seq.holds is not None and seq.holds[1] > position)
+        ]
+        return len(waiting) == len(holders) - 1
+
+    def _note_and_publish(self, seq: Sequence) -> None:
+        size = self.config.block_size
+        for place, name in enumerate(seq.hashes(size)):
+            self._contents[name] = seq.tokens[place * size : (place + 1) * size]
+        self._publish(seq)
+
     def check_published(self) -> None:
-        """Every findable block of a live sequence holds what its name says."""
+        """Every findable block, on either tier, holds what its name says."""
         cache = self.scheduler.cache
-        for seq in self.scheduler._running:
-            for place in range(seq.published):
-                block = cache.pool.find(seq.hashes(cache.block_size)[place])
-                if block is None:
-                    continue
-                start = place * cache.block_size
-                content = seq.tokens[start : start + cache.block_size]
-                for worker in self.workers:
-                    assert worker._cache[block].tolist() == content
+        for worker in self.workers:
+            for pool, memory in ((cache.pool, worker._cache), (cache.host, worker._host)):
+                for name, block in pool._index.items():
+                    assert memory[block].tolist() == self._contents[name]

@@ -10,52 +10,81 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
+from octavo.scheduler.checks import check
+from octavo.scheduler.draft import RowChanges
+from octavo.scheduler.moves import Moves
 from octavo.scheduler.request import Request
 from tests.scheduler.simulation import Simulation, expected, request
 
 NUM_BLOCKS = 14
-CAPACITY = (NUM_BLOCKS - 1) * 4
+BLOCK = 4
 
 
 @st.composite
 def requests(draw: st.DrawFn, name: str) -> Request:
-    """Prompts are cut from few bases, so that prefixes are shared often."""
+    """Prompts are cut from few bases, so that prefixes are shared often. Each fits alone."""
     base = draw(st.integers(0, 2))
     size = draw(st.integers(1, 30))
     own = draw(st.lists(st.integers(0, 3), max_size=3))
     prompt = [base * 10 + i % 7 for i in range(size)] + own
+    width = draw(st.sampled_from([1, 1, 1, 2, 3, 4]))
+    shared = len(prompt) // BLOCK
+    longest = (shared + (NUM_BLOCKS - 1 - shared) // width) * BLOCK - len(prompt)
+    sampling: dict[str, Any] = {"n": width}
+    if draw(st.booleans()) and width > 1:
+        sampling = {
+            "beam_width": width,
+            "n": draw(st.integers(1, width)),
+            "length_penalty": draw(st.sampled_from([0.0, 1.0, 2.0])),
+            "early_stopping": draw(st.sampled_from([False, True, "never"])),
+        }
     return request(
         name,
         prompt,
-        draw(st.integers(0, min(20, CAPACITY - len(prompt)))),
+        draw(st.integers(0, max(0, min(20, longest)))),
         priority=draw(st.integers(0, 1)),
         salt=draw(st.sampled_from(["", "x"])),
         temperature=draw(st.sampled_from([0.0, 1.0])),
         seed=draw(st.integers(0, 3)),
         stop_token_ids=tuple(draw(st.lists(st.integers(0, 63), max_size=6))),
+        **sampling,
     )
 
 
 class EngineHistory(RuleBasedStateMachine):
-    """Any order of arrivals, plans, results, aborts, lost plans and cache resets."""
+    """Any order of arrivals, plans, results, preemptions, aborts, lost plans and cache resets, on a
+    small device and with a host that has much room, little, or none."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sim = Simulation(
-            NUM_BLOCKS, ranks=2, max_num_seqs=4, max_num_batched_tokens=10,
-            max_num_queued_reqs=10_000,
-        )  # fmt: skip
-        self.sent: dict[str, Request] = {}
+        self.sent: set[tuple[str, int]] = set()
         self.arrivals = 0
+
+    @initialize(
+        host=st.sampled_from([0, 2, 6, 40]),
+        mode=st.sampled_from(["auto", "recompute", "swap"]),
+        write_behind=st.integers(0, 3),
+    )
+    def start(self, host: int, mode: str, write_behind: int) -> None:
+        self.sim = Simulation(
+            NUM_BLOCKS, num_host_blocks=host, ranks=2, max_num_seqs=6, max_num_batched_tokens=10,
+            max_num_queued_reqs=10_000, preemption_mode=mode, write_behind_blocks=write_behind,
+        )  # fmt: skip
 
     @rule(data=st.data())
     def arrive(self, data: st.DataObject) -> None:
         self.arrivals += 1
         item = data.draw(requests(f"r{self.arrivals}"))
-        self.sent[item.id] = item
         self.sim.add(item)
+        self.sent |= {(item.id, index) for index in range(item.sampling.n)}
 
     @precondition(lambda self: len(self.sim.flights) < 3)
     @rule()
@@ -72,6 +101,13 @@ class EngineHistory(RuleBasedStateMachine):
         for _ in range(steps):
             self.sim.step()
 
+    @precondition(lambda self: self.sim.scheduler.roster.running)
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        """Out of turn, so that every state is met."""
+        group = data.draw(st.sampled_from(self.sim.scheduler.roster.running))
+        self.sim.preempt(group.request.id)
+
     @precondition(lambda self: self.sim.scheduler.live_requests)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -79,41 +115,47 @@ class EngineHistory(RuleBasedStateMachine):
         used = self.sim.scheduler.cache.pool.used
         assert self.sim.scheduler.abort(name)
         assert self.sim.scheduler.cache.pool.used <= used
-        self.sent.pop(name)
+        self.sent = {each for each in self.sent if each[0] != name}
 
-    @rule()
-    def lose_a_plan(self) -> None:
-        self.sim.scheduler.schedule(self.sim.now)
-        self.sim.flights.clear()
-        self.sim.send(self.sim.scheduler.resync())
+    @precondition(lambda self: any(len(g.sequences) > 1 for g in self.sim.scheduler.groups))
+    @rule(data=st.data())
+    def abort_a_sample(self, data: st.DataObject) -> None:
+        groups = [g for g in self.sim.scheduler.groups if len(g.sequences) > 1 and g.beams is None]
+        if groups:
+            group = data.draw(st.sampled_from(groups))
+            index = data.draw(st.sampled_from([seq.index for seq in group.sequences]))
+            assert self.sim.scheduler.abort(group.request.id, index)
+            self.sent.remove((group.request.id, index))
+
+    @rule(executed=st.booleans())
+    def lose_a_plan(self, executed: bool) -> None:
+        self.sim.lose(executed=executed)
 
     @rule()
     def reset_prefix_cache(self) -> None:
-        self.sim.scheduler.cache.pool.reset()
+        self.sim.scheduler.reset_prefix_cache()
 
     @invariant()
     def holds(self) -> None:
-        scheduler = self.sim.scheduler
-        scheduler.check()
-        self.sim.check_published()
+        scheduler, running = self.sim.scheduler, self.sim.running
+        check(scheduler)
         pool = scheduler.cache.pool
         assert pool.used + pool.free + 1 == NUM_BLOCKS
-        for seq in scheduler._running:
-            slots = len(seq.table) * 4
-            assert slots - max(seq.granted, len(seq.tokens)) < 4  # waste
-        mirrored = [
-            {row: state.table for row, state in worker._mirror.rows.items()}
-            for worker in self.sim.workers
-        ]
-        assert mirrored[0] == mirrored[1]
-        for seq in scheduler._running:
-            assert seq.row is not None and mirrored[0][seq.row] == seq.table
+        for seq in running:
+            assert len(seq.table) * BLOCK - max(seq.granted, len(seq.tokens)) < BLOCK  # waste
+        if scheduler.roster.changes == RowChanges() and scheduler.cache.moves == Moves():
+            self.sim.check_published()
+            tables = {seq.row: seq.table for seq in running}
+            for worker in self.sim.workers:
+                rows = worker._mirror.rows
+                assert {number: row.table for number, row in rows.items()} == tables
 
     def teardown(self) -> None:
         self.sim.run()
-        for name, item in self.sent.items():
-            assert self.sim.answers[name] == expected(item), name
-        assert self.sim.scheduler.cache.pool.used == 0
+        for name, index in self.sent:
+            answer = expected(self.sim.requests[name], index)
+            assert self.sim.samples[name][index] == answer, (name, index)
+        self.sim.check_empty()
 
 
 EngineHistory.TestCase.settings = settings(
@@ -135,18 +177,26 @@ def batches(draw: st.DrawFn) -> list[Request]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(batches(), st.integers(1, 3), st.integers(1, 24), st.integers(1, 6), st.booleans())
+@given(
+    batches(), st.integers(1, 3), st.integers(4, 24), st.integers(4, 8), st.booleans(),
+    st.sampled_from([0, 5, 30]), st.sampled_from(["auto", "recompute", "swap"]),
+)  # fmt: skip
 def test_any_mix_that_fits_alone_finishes_with_the_right_answers(
-    batch: list[Request], depth: int, budget: int, seats: int, caching: bool
+    batch: list[Request],
+    depth: int,
+    budget: int,
+    seats: int,
+    caching: bool,
+    host: int,
+    mode: str,
 ) -> None:
     sim = run_all(
         batch, num_blocks=NUM_BLOCKS, depth=depth, max_num_batched_tokens=budget,
-        max_num_seqs=seats, enable_prefix_caching=caching,
+        max_num_seqs=seats, enable_prefix_caching=caching, num_host_blocks=host,
+        preemption_mode=mode,
     )  # fmt: skip
-    assert {name: sim.answers[name] for name in sim.answers} == {
-        item.id: expected(item) for item in batch
-    }
-    assert sim.scheduler.cache.pool.used == 0 and sim.scheduler.num_running == 0
+    sim.check_answers()
+    sim.check_empty()
 
 
 @settings(max_examples=30, deadline=None)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from octavo.scheduler.checks import check
 from octavo.scheduler.errors import InvalidRequest, NeverFits, QueueFull
 from octavo.scheduler.plan import Work
 from octavo.scheduler.request import Finish
@@ -125,8 +126,8 @@ def test_those_who_wait_for_blocks_go_on_without_the_one_that_computed_them(fate
     if fate == "abort":
         sim.scheduler.abort("leader")
     else:
-        sim.scheduler._preempt(sim.scheduler._running[0])
-    sim.scheduler.check()
+        sim.scheduler._preemption._preempt(sim.scheduler.roster.running[0])
+    check(sim.scheduler)
     sim.run()
     assert sim.answers["follower"] == expected(follower)
 
@@ -166,12 +167,12 @@ def test_the_last_admitted_is_preempted_and_resumes_at_the_front() -> None:
     sim.add(*requests)
     while not sim.scheduler.counters.preemptions:
         sim.step()
-    assert [seq.request.id for seq in sim.scheduler._running] == ["old"]
-    assert [seq.request.id for seq in sim.scheduler._waiting] == ["young", "new"]
+    assert [group.request.id for group in sim.scheduler.roster.running] == ["old"]
+    assert [group.request.id for group in sim.scheduler.roster.waiting] == ["young", "new"]
     while sim.scheduler.num_running == 1 and "old" not in sim.finished:
         sim.step()
     sim.step()
-    assert sim.scheduler._running[0].request.id == "young"
+    assert sim.scheduler.roster.running[0].request.id == "young"
     sim.run()
     assert all(sim.answers[r.id] == expected(r) for r in requests)
 
@@ -183,7 +184,7 @@ def test_the_lowest_priority_is_preempted_first_however_old() -> None:
     sim.add(request("normal", [2] * 8, 16))
     while not sim.scheduler.counters.preemptions:
         sim.step()
-    assert [seq.request.id for seq in sim.scheduler._running] == ["normal"]
+    assert [group.request.id for group in sim.scheduler.roster.running] == ["normal"]
 
 
 def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
@@ -204,12 +205,13 @@ def test_shared_blocks_are_not_counted_as_gained() -> None:
     sim.add(request("a", list(range(16)) + [20], 8), request("b", list(range(16)) + [21], 8))
     for _ in range(2):
         sim.step()
-    a, b = sim.scheduler._running
+    a, b = sim.scheduler.roster.running
     cache = sim.scheduler.cache
     assert cache.gives_back(a) and cache.gives_back(b)
-    own = b.table.pop()  # as if b held nothing of its own
+    table = b.sequences[0].table
+    own = table.pop()  # as if b held nothing of its own
     assert not cache.gives_back(b)
-    b.table.append(own)
+    table.append(own)
 
 
 def test_two_that_need_over_half_the_pool_both_finish() -> None:
@@ -286,7 +288,7 @@ def test_an_abort_frees_everything_at_once_in_every_state(depth: int, steps: int
         sim.step()
     for name in ("a", "b", "c"):
         assert sim.scheduler.abort(name)
-        sim.scheduler.check()
+        check(sim.scheduler)
     assert sim.scheduler.cache.pool.used == 0
     assert not sim.scheduler.abort("a")
     while sim.flights:
@@ -315,7 +317,7 @@ def test_a_worker_that_missed_a_plan_is_given_everything_again() -> None:
     assert lost is not None
     sim.flights.clear()
     sim.send(sim.scheduler.resync())
-    sim.scheduler.check()
+    check(sim.scheduler)
     sim.run()
     assert all(sim.answers[r.id] == expected(r) for r in requests)
 

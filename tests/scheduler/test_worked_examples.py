@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from octavo.kernels.base import block_bytes
+from octavo.scheduler.allocation import Reservation
 from octavo.scheduler.blocks import BlockPool
-from octavo.scheduler.config import Capacity
+from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.kv_cache import KvCache
 from tests.scheduler.simulation import Simulation, request
 
@@ -62,7 +63,7 @@ def test_100_requests_store_a_prefix_once() -> None:
     sim = shared_prefix(100, 4992, 8, 100)
     for _ in range(3):
         sim.step()
-    tables = [seq.table for seq in sim.scheduler._running]
+    tables = [seq.table for seq in sim.running]
     assert len(tables) == 100
     first = tables[0][:312]
     assert all(table[:312] == first for table in tables)
@@ -94,5 +95,5 @@ def test_cache_bytes_a_token() -> None:
 
 def test_capacity_counts_the_null_block_out() -> None:
     assert Capacity(101, 16).tokens == 1600
-    assert KvCache(Capacity(101, 16)).blocks_for(35) == 3
+    assert KvCache(Capacity(101, 16), Reservation(SchedulerConfig(1024))).blocks_for(35) == 3
     assert BlockPool(101).free == 100

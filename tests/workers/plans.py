@@ -5,7 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from octavo.scheduler.plan import Add, Grow, StepPlan, StepResult, Work, decode_result, encode
+from octavo.scheduler.plan import (
+    Add,
+    Fork,
+    Grow,
+    Replace,
+    StepPlan,
+    StepResult,
+    Work,
+    decode_result,
+    encode,
+)
 from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.worker import Worker
 
@@ -23,10 +33,12 @@ def generation_plans(
     first_step: int = 0,
     tables: Sequence[list[int]] | None = None,
     computed: Sequence[int] | None = None,
+    prompt_lens: Sequence[int] | None = None,
 ) -> list[StepPlan]:
     """All prompts together, each at most `chunk` tokens a step, until each row (numbered as its
     prompt) has `new_tokens`; then all rows are dropped. Blocks are handed out in a scrambled order
-    as they are needed, beyond those of `tables`, which hold `computed` tokens already."""
+    as they are needed, beyond those of `tables`, which hold `computed` tokens already. What is
+    beyond `prompt_lens` counts as generated."""
     pool = [block for block in range(1, NUM_BLOCKS) if not tables or block not in sum(tables, [])]
     random.Random(7).shuffle(pool)
     have = [len(table) for table in tables] if tables else [0] * len(prompts)
@@ -37,7 +49,7 @@ def generation_plans(
         Add(
             row,
             list(prompt),
-            len(prompt),
+            prompt_lens[row] if prompt_lens else len(prompt),
             list(tables[row]) if tables else [],
             done[row],
             sampling[row] if sampling else GREEDY,
@@ -62,6 +74,50 @@ def generation_plans(
         plans.append(StepPlan(first_step + len(plans), work, add=adds, grow=grow))
         adds = []
     plans.append(StepPlan(first_step + len(plans), [], drop=list(range(len(prompts)))))
+    return plans
+
+
+def fork_plans(
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    seeds: Sequence[int],
+    new_tokens: int,
+    *,
+    fork_at: int = 0,
+) -> list[StepPlan]:
+    """Row 0 has a child, rows 1, 2, …, for each of `seeds` when the token number `fork_at` is drawn
+    (0: with the prompt). A last block that they share and that is not full is copied before the
+    next is written."""
+    pool = list(range(NUM_BLOCKS - 1, 0, -3))
+    tables: list[list[int]] = [[]]
+    plans = []
+    done = 0
+    for step in range(new_tokens):
+        end = len(prompt) + step
+        work, grow, fork, replace, copy = [], [], [], [], []
+        if step == fork_at + 1 and done % BLOCK_SIZE:
+            for row in range(1, len(tables)):
+                copy.append((tables[row][-1], pool.pop()))
+                tables[row][-1] = copy[-1][1]
+                replace.append(Replace(row, len(tables[row]) - 1, tables[row][-1]))
+        for row, table in enumerate(tables):
+            work.append(Work(row, done, end - done, True))
+            new = [pool.pop() for _ in range(-(-end // BLOCK_SIZE) - len(table))]
+            if new:
+                table += new
+                grow.append(Grow(row, new))
+        if step == fork_at:
+            for row, seed in enumerate(seeds, start=1):
+                fork.append(Fork(row, 0, seed))
+                work.append(Work(row, end, 0, True))
+                if grow:  # rows grow after they fork
+                    grow.append(Grow(row, grow[0].blocks))
+                tables.append(list(tables[0]))
+        add = [] if step else [Add(0, list(prompt), len(prompt), [], 0, sampling)]
+        plans.append(
+            StepPlan(step, work, add=add, grow=grow, fork=fork, replace=replace, copy=copy)
+        )
+        done = end
     return plans
 
 

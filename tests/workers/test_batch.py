@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from octavo.scheduler.mirror import Row
-from octavo.scheduler.plan import Work
+from octavo.scheduler.plan import Replace, Work
 from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.batch import Batcher
 
@@ -16,6 +16,7 @@ CPU = torch.device("cpu")
 
 
 def brute_force(work: list[Work], rows: dict[int, Row], size: int) -> dict[str, list[int]]:
+    """Rows that compute nothing have no part in the pass."""
     found: dict[str, list[int]] = {
         "ids": [],
         "positions": [],
@@ -26,6 +27,8 @@ def brute_force(work: list[Work], rows: dict[int, Row], size: int) -> dict[str, 
         "slots": [],
     }
     for item in work:
+        if item.count == 0:
+            continue
         row = rows[item.row]
         for position in range(item.start, item.start + item.count):
             found["ids"].append(row.tokens[position])
@@ -54,6 +57,15 @@ def test_random_lives_of_rows(seed, size):
             number = rng.choice([n for n in range(40) if n not in rows])
             tokens = [rng.randrange(1000) for _ in range(length)]
             rows[number] = Row(tokens, length, [], rng.randrange(length), SamplingParams())
+        replaced = []
+        for number in rng.sample(sorted(rows), rng.randint(0, len(rows))):
+            if table := rows[number].table:
+                place = rng.randrange(len(table))
+                table[place] = rng.randrange(1, 10000)
+                replaced.append(Replace(number, place, table[place]))
+        batcher.replace(replaced, rows)
+        if rng.random() < 0.2:
+            continue  # a step without work
         work = []
         for number in rng.sample(sorted(rows), rng.randint(1, len(rows))):
             row = rows[number]
@@ -63,6 +75,11 @@ def test_random_lives_of_rows(seed, size):
             while len(row.table) * size < row.computed + count + rng.choice([0, 0, 3 * size]):
                 row.table.append(rng.randrange(1, 10000))
             work.append(Work(number, row.computed, count, False))
+            if rng.random() < 0.2:
+                child = max(rows) + 1
+                rows[child] = row.fork(0)
+                rows[child].computed += count
+                work.append(Work(child, rows[child].computed, 0, True))
         step = batcher.build(work, rows)
         for name, expected in brute_force(work, rows, size).items():
             tensor = getattr(step, name) if hasattr(step, name) else getattr(step.batch, name)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 
-from octavo.scheduler.plan import StepPlan, StepResult, decode_result, encode
+from octavo.scheduler.plan import (
+    Add,
+    Append,
+    Fork,
+    Replace,
+    StepPlan,
+    StepResult,
+    Work,
+    decode_result,
+    encode,
+)
 from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.config import WorkerConfig
 from octavo.workers.parallel import ALONE, Group
-from tests.workers.plans import BLOCK_SIZE, NUM_BLOCKS, generation_plans, run_plans
+from tests.workers.plans import BLOCK_SIZE, NUM_BLOCKS, fork_plans, generation_plans, run_plans
 from tests.workers.ranks import execute_plans, lose_a_peer, run_ranks, talk
 from tests.workers.test_generation import make_worker, random_prompts
 
@@ -56,6 +67,52 @@ def test_ranks_together_give_what_one_gives(tiny_model, size, models):
         expected = run_plans(make_worker(directory), plans())
         assert [result.tokens for result in found] == [result.tokens for result in expected]
         compare(found, expected, 1e-4)
+
+
+def shared_plans() -> list[StepPlan]:
+    """Samples of one prompt while beams of another are named candidates, then go the same way as
+    every row: out to the host, and in again elsewhere."""
+    plans = fork_plans(PROMPTS[1], SAMPLING[2], [31, 32], 6)
+    beams = SamplingParams(beam_width=2, repetition_penalty=1.2)
+    first, last = plans[2], plans[-1]
+    plans[2] = msgspec.structs.replace(
+        first,
+        add=[Add(9, PROMPTS[2], 18, [1, 4, 7, 10, 13, 16], 0, beams)],
+        work=[Work(9, 0, 18, True), *first.work],
+    )
+    plans[3] = msgspec.structs.replace(
+        plans[3],
+        work=[Work(9, 18, 1, True), *plans[3].work, Work(8, 18, 1, True)],
+        fork=[Fork(8, 9, 0)],
+        append=[Append(9, 50), Append(8, 60)],
+        replace=[Replace(8, 4, 19)],
+        copy=[(13, 19)],
+        store=[(1, 0), (4, 1), (7, 2), (10, 3), (19, 4)],
+    )
+    come_back = StepPlan(
+        last.step + 1,
+        [Work(8, 18, 2, True)],
+        drop=[8, 9, 0, 1, 2],
+        add=[Add(8, [*PROMPTS[2], 60, 70], 18, [50, 51, 52, 53, 54], 18, beams)],
+        swap_in=[(0, 50), (1, 51), (2, 52), (3, 53), (4, 54)],
+    )
+    return [*plans, come_back]
+
+
+def test_ranks_share_blocks_and_search_as_one_does(tiny_model):
+    directory = str(tiny_model("llama"))
+    config = WorkerConfig(directory, block_size=BLOCK_SIZE, swap_space=0.01)
+    encoded = [encode(plan) for plan in shared_plans()]
+    (run,), (silent,) = run_ranks(2, execute_plans, [config], encoded, NUM_BLOCKS)
+    assert not any(silent)
+    expected = run_plans(make_worker(directory, swap_space=0.01), shared_plans())
+    assert [len(result.candidates) for result in expected] == [0, 0, 1, 2, 0, 0, 1]
+    for answer, alone in zip(run, expected, strict=True):
+        found = decode_result(answer)
+        assert found.tokens == alone.tokens
+        for one, other in zip(found.candidates, alone.candidates, strict=True):
+            assert [token for token, _ in one] == [token for token, _ in other]
+            assert [value for _, value in one] == pytest.approx([v for _, v in other], abs=1e-4)
 
 
 def test_bfloat16_ranks_stay_close_to_one(tiny_model):

@@ -1,0 +1,92 @@
+"""One request in the scheduler: its sequences share a prompt, run and are preempted as one."""
+
+from __future__ import annotations
+
+from octavo.scheduler.beams import BeamSearch
+from octavo.scheduler.hashing import root_hash
+from octavo.scheduler.request import Finish, Request
+from octavo.scheduler.sequence import Sequence
+
+
+class Group:
+    """`sequences` are those that have not ended. There is one until the prompt is computed: then
+    samples are forked from it, or the first beams.
+
+    `scope` names what besides the tokens the content depends on, see `hashing.root_hash`.
+    """
+
+    __slots__ = (
+        "admitted_at",
+        "arrived",
+        "beams",
+        "cached",
+        "ended",
+        "finish",
+        "first_token_at",
+        "forked",
+        "generated",
+        "indices",
+        "number",
+        "preemptions",
+        "priority",
+        "request",
+        "root",
+        "running",
+        "sequences",
+        "stepping",
+        "stop",
+        "width",
+    )
+
+    def __init__(self, request: Request, number: int, now: float, scope: tuple[str, ...]) -> None:
+        sampling = request.sampling
+        self.request = request
+        self.number = number  # order of arrival
+        self.priority = request.priority
+        self.arrived = now
+        self.admitted_at: float | None = None
+        self.first_token_at: float | None = None
+        self.root = root_hash(*scope)
+        self.stop = frozenset(sampling.stop_token_ids)
+        self.width = sampling.width
+        self.indices = list(range(sampling.n))  # of the samples to fork
+        self.forked = self.width == 1
+        self.cached = 0  # prompt tokens found at first admission
+        self.preemptions = 0
+        self.running = False
+        self.stepping = False  # candidates of its beams are in flight
+        self.generated = 0
+        self.ended = 0  # samples
+        self.finish: Finish | None = None
+        self.beams: BeamSearch | None = None
+        if sampling.beam_width is not None and sampling.max_tokens:
+            self.beams = BeamSearch(
+                sampling.beam_width,
+                sampling.max_tokens,
+                sampling.length_penalty,
+                sampling.early_stopping,
+                self.stop,
+                len(request.prompt),
+            )
+        self.sequences = [Sequence(self, 0)]
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.prompt)
+
+    def rows(self) -> int:
+        """Rows that it takes, or may yet take when it forks."""
+        if self.beams is not None:
+            return self.width
+        return len(self.sequences if self.forked else self.indices)
+
+    def unfork(self) -> None:
+        """Samples none of which got its first token are one sequence again."""
+        assert not self.running and not any(seq.generated for seq in self.sequences)
+        self.indices = [seq.index for seq in self.sequences]
+        del self.sequences[1:]
+        self.forked = len(self.indices) == 1
+
+    def awaits_result(self) -> bool:
+        """Whether its tokens are not all known: it cannot be admitted again before they are."""
+        return self.stepping or any(seq.pending for seq in self.sequences)

@@ -1,0 +1,52 @@
+"""Requests that could never run, or not now: refused before anything of them is kept."""
+
+from __future__ import annotations
+
+from octavo.scheduler.config import Capacity, SchedulerConfig
+from octavo.scheduler.errors import InvalidRequest, NeverFits
+from octavo.scheduler.request import Request
+
+
+def refuse_impossible(request: Request, config: SchedulerConfig, capacity: Capacity) -> None:
+    """Raises `InvalidRequest` or `NeverFits`, with the numbers."""
+    sampling, size = request.sampling, len(request.prompt)
+    assert sampling.max_tokens is not None, "the front resolves max_tokens"
+    if not request.prompt:
+        raise InvalidRequest("prompt", "the prompt has no tokens; send at least one")
+    total = size + sampling.max_tokens
+    for bound, what in (
+        (config.max_model_len, "the model's context"),
+        (capacity.tokens, "the whole KV cache"),
+    ):
+        if total > bound:
+            raise NeverFits(
+                "max_tokens",
+                f"{what} holds {bound} tokens, but the prompt has {size} and max_tokens is "
+                f"{sampling.max_tokens}, together {total}: shorten one of them",
+            )
+    if sampling.width > 1:
+        _refuse_width(request, config, capacity)
+
+
+def _refuse_width(request: Request, config: SchedulerConfig, capacity: Capacity) -> None:
+    """Each sample or beam takes a row, and blocks of its own behind those of the prompt."""
+    sampling, size, block = request.sampling, len(request.prompt), capacity.block_size
+    assert sampling.max_tokens is not None
+    name, kind = ("n", "samples") if sampling.beam_width is None else ("beam_width", "beams")
+    rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    if sampling.width > rows:
+        raise NeverFits(
+            name,
+            f"{sampling.width} {kind} cannot run side by side: {rows} sequences can "
+            f"(max_num_seqs {config.max_num_seqs}, max_num_batched_tokens "
+            f"{config.max_num_batched_tokens}); ask for fewer",
+        )
+    shared = size // block
+    blocks = shared + sampling.width * (-(-(size + sampling.max_tokens) // block) - shared)
+    if blocks > capacity.usable_blocks:
+        raise NeverFits(
+            name,
+            f"{sampling.width} {kind} of a prompt of {size} tokens with max_tokens "
+            f"{sampling.max_tokens} may need {blocks} blocks of {block} tokens, but the whole KV "
+            f"cache has {capacity.usable_blocks}: ask for fewer, or for shorter ones",
+        )
