@@ -24,10 +24,10 @@ SOURCES = Path(__file__).resolve().parent / "csrc"
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-Wno-psabi"]
 # Neither changes a result: no kernel reads errno or the floating-point exception flags.
 FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
-VECTOR_FLAGS = {
-    "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"],
-    "AVX2": ["-mavx2", "-mfma"],
-}
+AVX2 = ["-mavx2", "-mfma"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", *AVX2]
+VECTOR_FLAGS = {"AVX512_BF16": [*AVX512, "-mavx512bf16"], "AVX512": AVX512, "AVX2": AVX2}
+CPUINFO = Path("/proc/cpuinfo")
 COMPILERS = ("c++", "g++", "clang++")
 
 log = logging.getLogger("octavo.kernels")
@@ -41,14 +41,42 @@ def cache_folder() -> Path:
     return (Path(general) if general else Path.home() / ".cache") / "octavo"
 
 
+def processor() -> str:
+    """This machine's capability: what torch says it is, and `AVX512_BF16` where Linux lists that
+    extension too. Torch has a public question for it only in its latest versions."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability != "AVX512":
+        return capability
+    try:
+        return "AVX512_BF16" if "avx512_bf16" in CPUINFO.read_text().split() else capability
+    except OSError:
+        return capability
+
+
+class NotBuilt(Exception):
+    """There is no library, for the reason in the message."""
+
+
 def library(capability: str | None = None) -> Path | None:
     """The compiled library, built first if need be; None (and one warning) if that cannot be done.
 
-    `capability` is `AVX512`, `AVX2` or anything else for the portable build; by default it is what
-    `torch.backends.cpu.get_cpu_capability()` says of this machine.
+    `capability` is a key of `VECTOR_FLAGS` or anything else for the portable build; by default it
+    is this machine's. Then a compiler older than AVX512-BF16, or a library built on a machine
+    without it, gives the next best one.
     """
-    vector_flags = VECTOR_FLAGS.get(capability or torch.backends.cpu.get_cpu_capability(), [])
-    flags = FLAGS + vector_flags
+    choices = [capability or processor()]
+    if capability is None and choices == ["AVX512_BF16"]:
+        choices.append("AVX512")
+    for choice in choices:
+        try:
+            return _library(FLAGS + VECTOR_FLAGS.get(choice, []))
+        except NotBuilt as error:
+            reason = str(error)
+    log.warning("%s", reason)
+    return None
+
+
+def _library(flags: list[str]) -> Path:
     sources = sorted(SOURCES.iterdir())
     folder = cache_folder() / "kernels"
     stem = "kernels-" + _digest(
@@ -56,14 +84,12 @@ def library(capability: str | None = None) -> Path | None:
     )
     compiler = _compiler()
     if compiler is None:
-        built = sorted(folder.glob(f"{stem}-*.so"))
-        if not built:
-            log.warning(
-                "no C++ compiler found (CXX, or one of %s on PATH): attention runs on the slower "
-                "torch kernels; install g++ to get the native ones",
-                ", ".join(COMPILERS),
-            )
-        return built[0] if built else None
+        for built in sorted(folder.glob(f"{stem}-*.so")):
+            return built
+        raise NotBuilt(
+            f"no C++ compiler found (CXX, or one of {', '.join(COMPILERS)} on PATH): attention "
+            "runs on the slower torch kernels; install g++ to get the native ones"
+        )
     try:
         target = folder / f"{stem}-{_digest(*compiler, _version(compiler))}.so"
         if not target.exists():
@@ -71,21 +97,15 @@ def library(capability: str | None = None) -> Path | None:
             _compile([*compiler, *flags, *units], target)
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no message"])[-1]
-        log.warning(
-            "compiling the native kernels with %s failed (%s): attention runs on the slower torch "
-            "kernels; set CXX to another compiler",
-            shlex.join(compiler),
-            last,
-        )
-        return None
+        raise NotBuilt(
+            f"compiling the native kernels with {shlex.join(compiler)} failed ({last}): attention "
+            "runs on the slower torch kernels; set CXX to another compiler"
+        ) from error
     except OSError as error:
-        log.warning(
-            "the native kernels could not be built in %s (%s): attention runs on the slower torch "
-            "kernels; set OCTAVO_CACHE to a folder that can be written",
-            folder,
-            error,
-        )
-        return None
+        raise NotBuilt(
+            f"the native kernels could not be built in {folder} ({error}): attention runs on the "
+            "slower torch kernels; set OCTAVO_CACHE to a folder that can be written"
+        ) from error
     return target
 
 

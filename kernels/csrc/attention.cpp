@@ -18,7 +18,7 @@
 namespace octavo {
 namespace {
 
-constexpr int64_t PACK_ROWS = 12;  // from so many on, widening a bfloat16 tile once pays
+constexpr int64_t PACK_ROWS = 12;  // from so many on, unpacking a bfloat16 tile once pays
 
 // A thread's own memory, kept from call to call.
 struct Scratch {
@@ -32,19 +32,21 @@ struct Scratch {
 };
 
 // What an item needs, cut from a Scratch.
+template <class F>
 struct Buffers {
-    float* queries;  // [rows, dim]
-    float* scores;   // [rows of a head, TILE]
-    vf* weights;     // [rows]
-    float* keys;     // [dim, TILE]
-    float* values;   // [TILE, width]
-    float* first;    // two states
+    F* queries;     // [rows, depth]
+    float* scores;  // [rows of a head, TILE]
+    vf* weights;    // [rows]
+    F* keys;        // [depth, TILE]
+    F* values;      // [TILE / NUMBERS, width]
+    float* first;   // two states
     float* second;
 
-    Buffers(Scratch& scratch, int64_t rows, int64_t dim, int64_t width) {
+    Buffers(Scratch& scratch, int64_t rows, int64_t depth, int64_t width) {
         const int64_t state = State::size(rows, width);
-        const int64_t sizes[] = {rows * dim, rows * TILE, rows * W, dim * TILE, TILE * width,
-                                 state,      state};
+        const int64_t sizes[] = {rows * depth, rows * TILE,               rows * W,
+                                 depth * TILE, TILE / NUMBERS<F> * width, state,
+                                 state};
         int64_t total = 0;
         for (int64_t size : sizes) total += divide_up(size, 16) * 16;
         float* memory = scratch.floats(total);
@@ -53,11 +55,11 @@ struct Buffers {
             memory += divide_up(count, 16) * 16;
             return from;
         };
-        queries = take(sizes[0]);
+        queries = reinterpret_cast<F*>(take(sizes[0]));
         scores = take(sizes[1]);
         weights = reinterpret_cast<vf*>(take(sizes[2]));
-        keys = take(sizes[3]);
-        values = take(sizes[4]);
+        keys = reinterpret_cast<F*>(take(sizes[3]));
+        values = reinterpret_cast<F*>(take(sizes[4]));
         first = take(state);
         second = take(state);
     }
@@ -65,28 +67,35 @@ struct Buffers {
 
 template <class T>
 struct Attention {
+    typedef octavo::Factor<T> F;
+    typedef octavo::Buffers<F> Buffers;
+
     const Batch& batch;
     const Cells<T> cells;
     const Tokens query, out;
-    const int64_t group, dim, width;  // width: dim rounded up to whole vectors
-    const float scale;                // scores to base 2
+    const int64_t group, dim;
+    const int64_t depth, width;  // dim in factors; dim rounded up to whole vectors
+    const float scale;           // scores to base 2
     Plan& plan;
 
     Attention(const Batch& b, const Cells<T>& c, Tokens q, Tokens o, int64_t heads, float s,
               Plan& p)
         : batch(b), cells(c), query(q), out(o), group(heads / c.kv_heads), dim(c.head_dim),
-          width(divide_up(dim, W) * W), scale(s * 1.44269504f), plan(p) {}
+          depth(dim / NUMBERS<F>), width(divide_up(dim, W) * W), scale(s * 1.44269504f), plan(p) {}
 
     const int32_t* table(int64_t row) const { return batch.kv_indices + batch.kv_indptr[row]; }
 
     int64_t rows_of(const Item& item) const { return item.heads * item.queries * group; }
 
-    void load_queries(const Item& item, float* to) const {
+    void load_queries(const Item& item, F* to) const {
         int64_t token = batch.qo_indptr[item.row] + item.query;
         for (int64_t head = item.head; head < item.head + item.heads; head++)
-            for (int64_t q = 0; q < item.queries; q++) {
+            for (int64_t q = 0; q < item.queries; q++, to += group * depth) {
                 const T* from = query.at<const T>(token + q) + head * group * dim;
-                for (int64_t i = 0; i < group * dim; i++) *to++ = to_float(from[i]) * scale;
+                if constexpr (PAIRED<F>)
+                    std::memcpy(to, from, group * dim * sizeof(T));
+                else
+                    for (int64_t i = 0; i < group * dim; i++) to[i] = to_float(from[i]) * scale;
             }
     }
 
@@ -105,59 +114,73 @@ struct Attention {
     }
 
     // scores = queries @ keys, of which the first `count` exist.
-    void score(const CachedKeys<T>& cached, int64_t count, const float* queries, int64_t rows,
+    void score(const CachedKeys<T>& cached, int64_t count, const F* queries, int64_t rows,
                const Buffers& buffers) const {
         constexpr int STEP = CachedKeys<T>::STEP;
         const int64_t vectors = divide_up(count, W);
-        if (std::is_same_v<T, float> || rows < PACK_ROWS)
-            return product(queries, dim, rows, dim, cached, vectors, buffers.scores, TILE, false);
-        for (int64_t k = 0; k < dim; k += STEP)
+        if (STEP == 1 || rows < PACK_ROWS)  // as they lie, factors need no unpacking
+            return product(queries, depth, rows, depth, cached, vectors, buffers.scores, TILE,
+                           false);
+        for (int64_t k = 0; k < depth; k += STEP)
             for (int64_t v = 0; v < vectors; v++) {
-                vf row[STEP][1];
+                Vector<F> row[STEP][1];
                 cached.fetch(k, v * W, row);
                 for (int s = 0; s < STEP; s++)
-                    store(buffers.keys + (k + s) * TILE + v * W, row[s][0]);
+                    std::memcpy(buffers.keys + (k + s) * TILE + v * W, row[s], sizeof(row[s]));
             }
-        product(queries, dim, rows, dim, Packed{buffers.keys, TILE}, vectors, buffers.scores, TILE,
-                false);
+        product(queries, depth, rows, depth, Packed<F>{buffers.keys, TILE}, vectors,
+                buffers.scores, TILE, false);
     }
 
     // The same where a block is narrower than a vector.
-    void score_narrow(const Item& item, int64_t head, int64_t at, int64_t count,
-                      const float* queries, int64_t rows, const Buffers& buffers) const {
+    void score_narrow(const Item& item, int64_t head, int64_t at, int64_t count, const F* queries,
+                      int64_t rows, const Buffers& buffers) const {
         constexpr int64_t STEP = CachedKeys<T>::STEP;
         const int64_t size = cells.block_size;
         for (int64_t j = 0; j < count; j++) {
             const uint32_t* words = cells.keys(table(item.row)[(at + j) / size], head);
-            for (int64_t k = 0; k < dim; k += STEP) {
-                T pair[STEP];
-                std::memcpy(pair, words + (at + j) % size + k / STEP * size, 4);
-                for (int64_t s = 0; s < STEP; s++)
-                    buffers.keys[(k + s) * TILE + j] = to_float(pair[s]);
+            for (int64_t k = 0; k < depth; k += STEP) {
+                const uint32_t* word = words + (at + j) % size + k / STEP * size;
+                F* to = buffers.keys + k * TILE + j;
+                if constexpr (STEP == 1) {
+                    *to = load_raw<F>(word);
+                } else {
+                    T pair[STEP];
+                    std::memcpy(pair, word, sizeof(pair));
+                    for (int64_t s = 0; s < STEP; s++) to[s * TILE] = to_float(pair[s]);
+                }
             }
         }
-        product(queries, dim, rows, dim, Packed{buffers.keys, TILE}, divide_up(count, W),
+        product(queries, depth, rows, depth, Packed<F>{buffers.keys, TILE}, divide_up(count, W),
                 buffers.scores, TILE, false);
     }
 
-    // sums += weights @ values, of which the first `count` exist.
-    void gather(const CachedValues<T>& cached, int64_t count, const float* weights, int64_t rows,
+    // Copies C vectors of factor k.
+    template <int C>
+    void unpack(const CachedValues<T>& cached, int64_t k, int64_t column, F* to) const {
+        Vector<F> row[1][C];
+        cached.fetch(k, column, row);
+        std::memcpy(to, row[0], sizeof(row[0]));
+    }
+
+    // sums += weights @ values, of which the first `count` exist; a key that completes the last
+    // pair has a weight of 0. The weights lie where the scores did.
+    void gather(const CachedValues<T>& cached, int64_t count, const float* scores, int64_t rows,
                 const Buffers& buffers, float* sums) const {
+        const F* weights = reinterpret_cast<const F*>(scores);
+        const int64_t factors = divide_up(count, NUMBERS<F>);
         if (width == dim && (std::is_same_v<T, float> || rows < PACK_ROWS))
-            return product(weights, TILE, rows, count, cached, width / W, sums, width, true);
-        for (int64_t j = 0; j < count; j++) {
-            float* to = buffers.values + j * width;
+            return product(weights, TILE, rows, factors, cached, width / W, sums, width, true);
+        for (int64_t j = 0; j < factors; j++) {
+            F* to = buffers.values + j * width;
             int64_t d = 0;
-            for (; d + W <= dim; d += W) {
-                vf row[1][1];
-                cached.fetch(j, d, row);
-                store(to + d, row[0][0]);
-            }
-            for (; d < dim; d++) to[d] = to_float(cached.rows[j][d]);
-            for (; d < width; d++) to[d] = 0;
+            for (; d + 4 * W <= dim; d += 4 * W) unpack<4>(cached, j, d, to + d);
+            for (; d + W <= dim; d += W) unpack<1>(cached, j, d, to + d);
+            for (; d < dim; d++) to[d] = cached.at(j, d);
+            for (; d < width; d++) to[d] = F{};
         }
-        product(weights, TILE, rows, count, Packed{buffers.values, width}, width / W, sums, width,
-                true);
+        product(weights, TILE, rows, factors, Packed<F>{buffers.values, width}, width / W, sums,
+                width, true);
     }
 
     // One split's state, from nothing. `next` is the item that follows.
@@ -183,13 +206,13 @@ struct Attention {
                 // Queries before the tile see none of it.
                 int64_t unseeing = std::max<int64_t>(0, at - start) * group;
                 int64_t first = h * rows + unseeing, past = (h + 1) * rows;
-                const float* queries = buffers.queries + first * dim;
+                const F* queries = buffers.queries + first * depth;
                 if (cells.block_size < W)
                     score_narrow(item, item.head + h, at, count, queries, past - first, buffers);
                 else
                     score(tile->keys, count, queries, past - first, buffers);
                 for (int64_t r = first; r < past; r++)
-                    softmax(buffers.scores + (r - first) * TILE,
+                    softmax<F>(buffers.scores + (r - first) * TILE, scale,
                             start + r % rows / group + 1 - at, state.tops[r], buffers.weights[r],
                             state.sums + r * width, width);
                 gather(tile->values, count, buffers.scores, past - first, buffers,
@@ -201,7 +224,7 @@ struct Attention {
 
     void attend(const Item& item, const Item& next, Scratch& scratch) {
         const int64_t rows = rows_of(item);
-        Buffers buffers(scratch, rows, dim, width);
+        Buffers buffers(scratch, rows, depth, width);
         float* memory = item.partial < 0 ? buffers.first : plan.partials.data() + item.partial;
         State total = State::at(memory, rows, width);
         State part = State::at(buffers.second, rows, width);

@@ -4,43 +4,45 @@
 // around it and wherever b lies: that is why a query's result is the same bits in any company.
 #pragma once
 
-#include "simd.h"
+#include "factor.h"
 
 namespace octavo {
 
 constexpr int ROWS = 6;                   // of `a`, held in registers at once ...
 constexpr int COLUMNS = W == 16 ? 4 : 2;  // ... times so many vectors of b
 
-// b as a float32 matrix. A source of rows yields STEP of them at a time.
+// b as a matrix of factors. A source of rows yields STEP of them at a time.
+template <class F>
 struct Packed {
     static constexpr int STEP = 1;
-    const float* data;
+    const F* data;
     int64_t stride;
 
     template <int C>
-    ALWAYS_INLINE void fetch(int64_t k, int64_t column, vf (&b)[1][C]) const {
-        for (int c = 0; c < C; c++) b[0][c] = load(data + k * stride + column + c * W);
+    ALWAYS_INLINE void fetch(int64_t k, int64_t column, Vector<F> (&b)[1][C]) const {
+        for (int c = 0; c < C; c++)
+            b[0][c] = load_raw<Vector<F>>(data + k * stride + column + c * W);
     }
 };
 
-template <int R, int C, class B>
-ALWAYS_INLINE void product_tile(const float* a, int64_t lda, int64_t depth, const B& b, int64_t column,
-                         float* out, int64_t ldo, bool add) {
+template <int R, int C, class F, class B>
+ALWAYS_INLINE void product_tile(const F* a, int64_t lda, int64_t depth, const B& b, int64_t column,
+                                float* out, int64_t ldo, bool add) {
     vf sum[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
         for (int c = 0; c < C; c++) sum[r][c] = add ? load(out + r * ldo + c * W) : vf{};
     for (int64_t k = 0; k < depth; k += B::STEP) {
-        vf row[B::STEP][C];
+        Vector<F> row[B::STEP][C];
         b.fetch(k, column, row);
 #pragma GCC unroll 8
         for (int s = 0; s < B::STEP; s++)
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) {
-                vf x = splat(a[r * lda + k + s]);
+                Vector<F> x = splat(a[r * lda + k + s]);
 #pragma GCC unroll 8
-                for (int c = 0; c < C; c++) sum[r][c] += x * row[s][c];
+                for (int c = 0; c < C; c++) sum[r][c] = multiply_add(x, row[s][c], sum[r][c]);
             }
     }
 #pragma GCC unroll 8
@@ -49,8 +51,8 @@ ALWAYS_INLINE void product_tile(const float* a, int64_t lda, int64_t depth, cons
         for (int c = 0; c < C; c++) store(out + r * ldo + c * W, sum[r][c]);
 }
 
-template <int C, class B>
-void product_columns(const float* a, int64_t lda, int64_t rows, int64_t depth, const B& b,
+template <int C, class F, class B>
+void product_columns(const F* a, int64_t lda, int64_t rows, int64_t depth, const B& b,
                      int64_t column, float* out, int64_t ldo, bool add) {
     for (; rows >= ROWS; rows -= ROWS, a += ROWS * lda, out += ROWS * ldo)
         product_tile<ROWS, C>(a, lda, depth, b, column, out, ldo, add);
@@ -64,8 +66,8 @@ void product_columns(const float* a, int64_t lda, int64_t rows, int64_t depth, c
 }
 
 // out[rows, vectors * W] (+)= a[rows, depth] @ b[depth, vectors * W].
-template <class B>
-void product(const float* a, int64_t lda, int64_t rows, int64_t depth, const B& b,
+template <class F, class B>
+void product(const F* a, int64_t lda, int64_t rows, int64_t depth, const B& b,
              int64_t vectors, float* out, int64_t ldo, bool add) {
     int64_t v = 0;
     for (; v + COLUMNS <= vectors; v += COLUMNS)

@@ -36,33 +36,71 @@ inline void fold(const State& total, const State& part, int64_t rows, int64_t wi
     }
 }
 
-// Turns one row's scores of a tile into weights; only the first `seen` keys count. The weights'
-// sum is kept by lanes until the end.
-inline void softmax(float* scores, int64_t seen, float& top, vf& weight, float* sums,
+// Weights of scores, and their sum by lanes.
+inline void weigh(const vf (&scores)[VECTORS], float top, float* to, vf& sum) {
+    for (int v = 0; v < VECTORS; v++) {
+        vf p = exp2(scores[v] - splat(top));
+        sum += p;
+        store(to + v * W, p);
+    }
+}
+
+#if defined(__AVX512BF16__)
+// 2^x within 3e-6 of itself, which is little beside the 2e-3 of rounding to bfloat16. Far below
+// 1, for x = -infinity too, it is 0.
+inline vf exp2_to_round(vf x) {
+    __m512 kept = _mm512_max_ps(_mm512_set1_ps(-200.0f), as<__m512>(x));  // a NaN stays one
+    __m512 whole = _mm512_roundscale_ps(kept, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    vf f = as<vf>(kept) - as<vf>(whole);
+    vf p = f * 9.58285269e-3f + 5.59064252e-2f;
+    p = p * f + 2.40240986e-1f;
+    p = p * f + 6.93124193e-1f;
+    p = p * f + 1.0f;
+    return as<vf>(_mm512_scalef_ps(as<__m512>(p), whole));
+}
+
+// The same in pairs. Summed as rounded, so that the result stays a mean of the values.
+inline void weigh(const vf (&scores)[VECTORS], float top, Pair* to, vf& sum) {
+    const vu ones = splat(Pair{bf16{0x3f80}, bf16{0x3f80}});
+    for (int v = 0; v < VECTORS; v += 2) {
+        vu p = round_to_pairs(exp2_to_round(scores[v] - splat(top)),
+                              exp2_to_round(scores[v + 1] - splat(top)));
+        sum = multiply_add(p, ones, sum);
+        std::memcpy(to + v / 2 * W, &p, sizeof(p));
+    }
+}
+#endif
+
+// Turns one row's scores of a tile into weights, as factors in the same place; only the first
+// `seen` keys count. `scale` is for scores of pairs, whose queries cannot carry it without being
+// rounded again. The weights' sum is kept by lanes until the end.
+//
+// Pairs are multiplied so fast that corrections show, so there the maximum is only raised once it
+// is well passed. Weights up to 2^8 are as exact as those up to 1.
+template <class F>
+inline void softmax(float* scores, float scale, int64_t seen, float& top, vf& weight, float* sums,
                     int64_t width) {
-    constexpr int VECTORS = TILE / W;
     vf s[VECTORS], highest = splat(NOTHING);
-    if (seen >= TILE) {
-        for (int v = 0; v < VECTORS; v++) s[v] = load(scores + v * W);
-    } else {
+    for (int v = 0; v < VECTORS; v++) {
+        s[v] = load(scores + v * W);
+        if constexpr (PAIRED<F>) s[v] *= scale;
+    }
+    if (seen < TILE) {
         vi lane;
         for (int i = 0; i < W; i++) lane[i] = i;
         for (int v = 0; v < VECTORS; v++)
-            s[v] = lane + v * W < int32_t(seen) ? load(scores + v * W) : splat(-INFINITY);
+            s[v] = lane + v * W < int32_t(seen) ? s[v] : splat(-INFINITY);
     }
     for (int v = 0; v < VECTORS; v++) highest = max(s[v], highest);
     float new_top = std::max(top, max_of(highest));
-    if (new_top != top) {
+    constexpr float SLACK = PAIRED<F> ? 8.0f : 0.0f;
+    if (new_top > top + SLACK) {
         vf keep = exp2(splat(top - new_top));
         weight *= keep;
         for (int64_t d = 0; d < width; d += W) store(sums + d, load(sums + d) * keep);
         top = new_top;
     }
-    for (int v = 0; v < VECTORS; v++) {
-        vf p = exp2(s[v] - splat(top));
-        weight += p;
-        store(scores + v * W, p);
-    }
+    weigh(s, top, reinterpret_cast<F*>(scores), weight);
 }
 
 }  // namespace octavo

@@ -14,9 +14,13 @@ from octavo.kernels.torch_ops import TorchKernels
 LAYERS, LAYER = 3, 1
 
 
+BUILDS = [*build.VECTOR_FLAGS, "portable"]  # this machine's own is among them
+
+
 def native(capability=None):
-    if capability == "AVX2" and torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
-        pytest.skip("this processor lacks AVX2")
+    needed = build.VECTOR_FLAGS.get(capability, [])
+    if not set(needed) <= set(build.VECTOR_FLAGS.get(build.processor(), [])):
+        pytest.skip(f"this processor lacks {capability}")
     library = build.library(capability)
     assert library is not None, "the tests of the native kernels need a C++ compiler"
     return CpuKernels(library)
@@ -31,12 +35,10 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=["native", "AVX2", "portable", "torch"])
+@pytest.fixture(params=[*BUILDS, "torch"])
 def kernels(request):
-    """Each implementation but the reference; the native one in three builds."""
-    if request.param == "torch":
-        return TorchKernels()
-    return native(None if request.param == "native" else request.param)
+    """Each implementation but the reference; the native one in every build."""
+    return TorchKernels() if request.param == "torch" else native(request.param)
 
 
 @pytest.fixture
@@ -44,10 +46,10 @@ def best_kernels():
     return native()
 
 
-@pytest.fixture
-def native_build():
-    """The native kernels in a build of one's choice."""
-    return native
+@pytest.fixture(params=BUILDS)
+def native_kernels(request):
+    """The native kernels in every build."""
+    return native(request.param)
 
 
 @pytest.fixture

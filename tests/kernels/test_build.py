@@ -52,13 +52,58 @@ def test_compiles_once(cache, fake_compiler):
 
 
 def test_the_name_tells_processors_and_compilers_apart(cache, fake_compiler, tmp_path, monkeypatch):
-    names = {build.library(capability) for capability in ("AVX512", "AVX2", "portable")}
+    names = {build.library(capability) for capability in (*build.VECTOR_FLAGS, "portable")}
     other = tmp_path / "other-c++"
     other.write_text(FAKE.replace("fake 1.0", "fake 2.0"))
     other.chmod(0o700)
     monkeypatch.setenv("CXX", str(other))
     names.add(build.library("AVX2"))
-    assert len(names) == 4 and None not in names and fake_compiler() == 4
+    assert len(names) == 5 and None not in names and fake_compiler() == 5
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Has torch and Linux say what processor this is."""
+
+    def pretend(capability, flags):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+        (tmp_path / "cpuinfo").write_text(
+            f"model name\t: a processor\nflags\t\t: fpu {flags} sse\n"
+        )
+        monkeypatch.setattr(build, "CPUINFO", tmp_path / "cpuinfo")
+
+    return pretend
+
+
+def test_capability(machine, monkeypatch, tmp_path):
+    machine("AVX512", "avx512_bf16 avx512f")
+    assert build.processor() == "AVX512_BF16"
+    machine("AVX2", "avx512_bf16")  # torch may be told to keep to less
+    assert build.processor() == "AVX2"
+    machine("AVX512", "avx512_bf1 xavx512_bf16")
+    assert build.processor() == "AVX512"
+    monkeypatch.setattr(build, "CPUINFO", tmp_path / "missing")
+    assert build.processor() == "AVX512"
+
+
+def test_a_compiler_older_than_the_processor(cache, fake_compiler, machine, tmp_path, caplog):
+    script = tmp_path / "fake-c++"
+    refusal = 'case "$*" in *bf16*) echo "unrecognized option" >&2; exit 1;; esac\n'
+    script.write_text(FAKE.replace("echo run", refusal + "echo run"))
+    machine("AVX512", "avx512_bf16")
+    assert build.library() == build.library("AVX512") is not None
+    assert warnings_of(caplog) == [] and fake_compiler() == 1
+    assert build.library("AVX512_BF16") is None
+
+
+def test_a_library_of_a_lesser_processor_serves(cache, fake_compiler, machine, monkeypatch):
+    built = build.library("AVX512")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", "")
+    machine("AVX512", "avx512_bf16")
+    assert build.library() == built
+    machine("AVX2", "")
+    assert build.library() is None, "one that this processor cannot run was found"
 
 
 def test_the_name_changes_with_the_sources(cache, fake_compiler, tmp_path, monkeypatch):
