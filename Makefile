@@ -4,6 +4,8 @@
 #   ARGS     passed on to `octavo serve` or to pytest
 #   TORCH    what pip installs first on a machine without a GPU, before anything asks for a torch
 #            of its own; pip's settings (PIP_FIND_LINKS, PIP_INDEX_URL) say where it comes from
+#   OCTAVO_SHAREGPT, OCTAVO_ALPACA   CSV files of real lengths for `make bench`; see
+#            benchmarks/lengths.py for what it does without them
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -73,9 +75,16 @@ lint: install
 	$(BIN)/mypy
 
 bench: install
+	@printf 'Installing what draws plots '
+	$(call pip_install,-e '.[bench]')
 	$(BIN)/python benchmarks/scheduler_cost.py
+	$(BIN)/python benchmarks/blocks.py
+	$(BIN)/python benchmarks/sharing.py --model
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/prefix.py
+	$(BIN)/python benchmarks/preemption.py
+	$(BIN)/python benchmarks/pressure.py
+	$(BIN)/python benchmarks/allocation.py
 
 clean:
 	rm -rf build dist octavo.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -85,7 +85,7 @@ class Group:
         assert not self.running and not any(seq.generated for seq in self.sequences)
         self.indices = [seq.index for seq in self.sequences]
         del self.sequences[1:]
-        self.forked = len(self.indices) == 1
+        self.forked = False
 
     def awaits_result(self) -> bool:
         """Whether its tokens are not all known: it cannot be admitted again before they are."""

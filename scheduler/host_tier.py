@@ -32,7 +32,7 @@ class HostTier:
     def can_save(self, group: Group) -> bool:
         """Whether the content of all its granted tokens is in its blocks, or will be by the next
         step, and may be used again as it is."""
-        return self.host.total > 0 and not any(
+        return not any(
             seq.is_held() or seq.wants_prompt_logprobs() or seq.granted == seq.limit
             for seq in group.sequences
         )
@@ -48,7 +48,7 @@ class HostTier:
         host, copies = self.host, self._host_copies(group)
         there = {copy for copy in copies.values() if copy is not None}
         room = host.room - sum(host.is_evictable(copy) for copy in there)
-        if len(copies) - len(there) > room:
+        if not host.total or len(copies) - len(there) > room:
             return False
         for copy in there:  # until each is pinned by the tables that it is in
             host.pin(copy)

@@ -119,7 +119,8 @@ def describe_blocks(scheduler: Scheduler) -> BlocksView:
 def measure_memory(scheduler: Scheduler) -> MemoryUse:
     """Where the device memory is, right now."""
     size = scheduler.cache.block_size
-    tokens = reserved = wasted = unshared = 0
+    reserving = scheduler.config.allocation != "paged"
+    reserved = unshared = 0
     held: dict[int, int] = {}  # slots with a token's state, by block
     for group in scheduler.roster.running:
         for seq in group.sequences:
@@ -127,14 +128,12 @@ def measure_memory(scheduler: Scheduler) -> MemoryUse:
             for place, block in enumerate(seq.table):
                 used = min(size, max(0, seq.granted - place * size))
                 held[block] = max(used, held.get(block, 0))
-            end = len(seq.table) * size
-            for _ in seq.reserved:
-                coming = min(size, max(0, seq.limit - end))
+            if reserving:
+                slots = (len(seq.table) + len(seq.reserved)) * size
+                coming = min(seq.limit, slots) - seq.granted
                 reserved += coming
-                wasted += size - coming
-                end += size
     tokens = sum(held.values())
-    wasted += len(held) * size - tokens
+    wasted = scheduler.cache.pool.used * size - tokens - reserved
     blocks = scheduler.cache.pool.used
     return MemoryUse(tokens, reserved, wasted, blocks, unshared)
 
@@ -146,10 +145,13 @@ def _hexadecimal(names: Iterable[bytes | None]) -> list[str | None]:
 def _holders(total: int, tables: Sequence[Sequence[int]]) -> list[list[int] | None]:
     holders: list[list[int] | None] = [None] * total
     for number, table in enumerate(tables):
+        alone = [number]  # one list for all of its blocks: a list a block wakes the collector
         for block in table:
             others = holders[block]
             if others is None:
-                holders[block] = [number]
+                holders[block] = alone
+            elif len(others) == 1:
+                holders[block] = [*others, number]
             else:
                 others.append(number)
     return holders

@@ -221,7 +221,7 @@ class KvCache:
         for seq in ready:
             place = seq.granted // self.block_size
             if place == len(seq.table):
-                needed += not seq.reserved
+                needed += 1
             else:
                 writers[seq.table[place]] += 1
         for block, count in writers.items():  # the last holder of a block writes in place

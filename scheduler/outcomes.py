@@ -42,6 +42,10 @@ class Outcomes:
                 continue
             if seq.epoch == epoch:
                 self._confirm(seq, work, result.prompt_logprobs.get(index))
+            elif seq.wants_prompt_logprobs():  # all of it comes again: the scores, then the draw
+                seq.pending -= choice is not None
+                seq.group.stepping &= found is None
+                continue
             if choice is not None:
                 seq.pending -= 1
                 seq.tokens.append(choice[0])
@@ -132,6 +136,7 @@ class Outcomes:
             child = parent = parents[survivor.parent]
             if survivor.parent in used:
                 child = self._cache.fork(parent, 0)
+                child.prompt_logprobs = parent.prompt_logprobs  # whoever is first delivers them
                 twins.append((child, parent))
             used.add(survivor.parent)
             children.append(child)

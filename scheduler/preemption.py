@@ -79,7 +79,8 @@ class Preemption:
         swap = rates.swap(lacking, total)
         outcome: Outcome = "recompute"
         cheaper = tier.host.total > 0 and swap < recompute
-        if self._mode == "swap" or (self._mode == "auto" and cheaper):
-            outcome = "swap" if tier.can_save(group) and tier.save(group) else "no host room"
+        wanted = self._mode == "swap" or (self._mode == "auto" and cheaper)
+        if wanted and tier.can_save(group):
+            outcome = "swap" if tier.save(group) else "no host room"
         self.decisions.append(Decision(group.request.id, recompute, swap, outcome))
         return outcome

@@ -29,10 +29,17 @@ def refuse_impossible(request: Request, config: SchedulerConfig, capacity: Capac
 
 
 def _refuse_width(request: Request, config: SchedulerConfig, capacity: Capacity) -> None:
-    """Each sample or beam takes a row, and blocks of its own behind those of the prompt."""
+    """Each sample or beam takes a row, and blocks of its own behind those of the prompt. What is
+    reserved at admission is for one."""
     sampling, size, block = request.sampling, len(request.prompt), capacity.block_size
     assert sampling.max_tokens is not None
     name, kind = ("n", "samples") if sampling.beam_width is None else ("beam_width", "beams")
+    if config.allocation != "paged":
+        raise InvalidRequest(
+            name,
+            f"{sampling.width} {kind} share memory, which is not possible with --allocation "
+            f"{config.allocation}: ask for one, or serve with --allocation paged",
+        )
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     if sampling.width > rows:
         raise NeverFits(

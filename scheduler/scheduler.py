@@ -52,8 +52,9 @@ class Scheduler:
         self._outcomes = Outcomes(self.roster, self.cache, self.counters)
         self._flights: deque[Flight] = deque()
         self._max_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-        self._low = int(capacity.usable_blocks * config.watermark_low)
-        self._high = int(capacity.usable_blocks * config.watermark_high)
+        growing = config.allocation == "paged"  # what is reserved whole needs no room to grow
+        self._low = int(capacity.usable_blocks * config.watermark_low) * growing
+        self._high = int(capacity.usable_blocks * config.watermark_high) * growing
         self._admitting = True
         self._arrivals = 0
         self._step = 0
@@ -98,12 +99,14 @@ class Scheduler:
         self.roster.arrive(Group(request, self._arrivals, now, tuple(scope)))
 
     def abort(self, request_id: str, index: int | None = None) -> bool:
-        """Frees all that a request holds, whatever its state, or what its sample `index` does.
-        False if it is not live."""
+        """Frees all that a request holds, whatever its state, or what its sample `index` does, once
+        samples have begun; beams end together. False if that is not live."""
         group = self.roster.live.get(request_id)
         if group is None:
             return False
-        if index is not None and group.forked and group.beams is None:
+        if index is not None and group.beams is None:
+            if not group.forked:
+                return False
             seq = next((seq for seq in group.sequences if seq.index == index), None)
             if seq is None:
                 return False
@@ -189,14 +192,11 @@ class Scheduler:
         running, cache, pool = self.roster.running, self.cache, self.cache.pool
         preempted = False
         at = 0
-        while at < len(running) and draft.budget > 0:
+        while at < len(running):  # the budget has a token for each row
             group = running[at]
             ready = [seq for seq in group.sequences if seq.remaining() == 1 and not seq.is_held()]
-            if group.beams is not None:
-                if len(ready) < len(group.sequences) or len(ready) > draft.budget:
-                    ready = []  # beams take each step together
-            elif len(ready) > draft.budget:
-                del ready[draft.budget :]
+            if group.beams is not None and len(ready) < len(group.sequences):
+                ready = []  # beams take each step together
             if ready:
                 needed = cache.blocks_needed(group, ready)
                 while pool.free < needed and group.running:

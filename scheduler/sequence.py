@@ -108,7 +108,6 @@ class Sequence:
     def restart(self) -> None:
         """Its blocks were taken: what was computed must be found or computed again."""
         self.epoch += 1
-        self.holds = None
         if self.wants_prompt_logprobs():
             self.prompt_logprobs = [None]
 

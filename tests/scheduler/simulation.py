@@ -9,6 +9,8 @@ from typing import Any
 from octavo.scheduler.beams import BeamSearch
 from octavo.scheduler.checks import check
 from octavo.scheduler.config import SchedulerConfig
+from octavo.scheduler.draft import RowChanges
+from octavo.scheduler.moves import Moves
 from octavo.scheduler.plan import StepPlan, decode_plan, decode_result, encode
 from octavo.scheduler.preemption import Decision
 from octavo.scheduler.request import Finish, Request, TokenEvent
@@ -170,6 +172,13 @@ class Simulation:
             pass
         return self.receive() if self.flights else []
 
+    def fix_rates(self, a_token: float, a_block: float) -> None:
+        """Seconds to compute a token and to copy a block, whatever is measured: choices that
+        depend on them can then be repeated."""
+        rates = self.scheduler.rates
+        rates.seconds_a_token, rates.seconds_a_block = a_token, a_block
+        rates.observe_step = lambda flight, result: None  # type: ignore[method-assign]
+
     def step_until(self, reached: Callable[[], bool], limit: int = 1000) -> None:
         for _ in range(limit):
             if reached():
@@ -215,6 +224,21 @@ class Simulation:
         """Nothing is held on either tier."""
         assert self.scheduler.cache.pool.used == 0 and self.scheduler.cache.host.used == 0
         assert self.scheduler.num_running == self.scheduler.num_waiting == 0
+
+    def check_invariants(self) -> None:
+        """All that the design promises of the state between two steps."""
+        scheduler, pool = self.scheduler, self.scheduler.cache.pool
+        check(scheduler)
+        assert pool.used + pool.free + 1 == pool.num_blocks
+        size = self.config.block_size
+        for seq in self.running:
+            assert len(seq.table) * size - max(seq.granted, len(seq.tokens)) < size  # waste
+        if scheduler.roster.changes == RowChanges() and scheduler.cache.moves == Moves():
+            self.check_published()
+            tables = {seq.row: seq.table for seq in self.running}
+            for worker in self.workers:
+                rows = worker._mirror.rows
+                assert {number: row.table for number, row in rows.items()} == tables
 
     def check_writes(self, plan: StepPlan) -> None:
         """No slot is written twice in a step, and none in a block that two tables hold."""

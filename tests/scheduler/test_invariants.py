@@ -18,9 +18,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from octavo.scheduler.checks import check
-from octavo.scheduler.draft import RowChanges
-from octavo.scheduler.moves import Moves
 from octavo.scheduler.request import Request
 from tests.scheduler.simulation import Simulation, expected, request
 
@@ -72,12 +69,14 @@ class EngineHistory(RuleBasedStateMachine):
         host=st.sampled_from([0, 2, 6, 40]),
         mode=st.sampled_from(["auto", "recompute", "swap"]),
         write_behind=st.integers(0, 3),
+        a_token=st.sampled_from([1e-5, 1e-3]),
     )
-    def start(self, host: int, mode: str, write_behind: int) -> None:
+    def start(self, host: int, mode: str, write_behind: int, a_token: float) -> None:
         self.sim = Simulation(
             NUM_BLOCKS, num_host_blocks=host, ranks=2, max_num_seqs=6, max_num_batched_tokens=10,
             max_num_queued_reqs=10_000, preemption_mode=mode, write_behind_blocks=write_behind,
         )  # fmt: skip
+        self.sim.fix_rates(a_token, 1e-4)
 
     @rule(data=st.data())
     def arrive(self, data: st.DataObject) -> None:
@@ -137,18 +136,7 @@ class EngineHistory(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        scheduler, running = self.sim.scheduler, self.sim.running
-        check(scheduler)
-        pool = scheduler.cache.pool
-        assert pool.used + pool.free + 1 == NUM_BLOCKS
-        for seq in running:
-            assert len(seq.table) * BLOCK - max(seq.granted, len(seq.tokens)) < BLOCK  # waste
-        if scheduler.roster.changes == RowChanges() and scheduler.cache.moves == Moves():
-            self.sim.check_published()
-            tables = {seq.row: seq.table for seq in running}
-            for worker in self.sim.workers:
-                rows = worker._mirror.rows
-                assert {number: row.table for number, row in rows.items()} == tables
+        self.sim.check_invariants()
 
     def teardown(self) -> None:
         self.sim.run()
@@ -159,13 +147,14 @@ class EngineHistory(RuleBasedStateMachine):
 
 
 EngineHistory.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestEngineHistory = EngineHistory.TestCase
 
 
 def run_all(batch: list[Request], **options: Any) -> Simulation:
     sim = Simulation(**options)
+    sim.fix_rates(1e-4, 1e-4)
     sim.add(*batch)
     sim.run()
     return sim
@@ -200,9 +189,12 @@ def test_any_mix_that_fits_alone_finishes_with_the_right_answers(
 
 
 @settings(max_examples=30, deadline=None)
-@given(batches())
-def test_the_same_inputs_give_the_same_plans(batch: list[Request]) -> None:
-    options: dict[str, Any] = {"num_blocks": NUM_BLOCKS, "depth": 2, "max_num_batched_tokens": 9}
+@given(batches(), st.sampled_from([0, 5, 30]), st.sampled_from(["auto", "recompute", "swap"]))
+def test_the_same_inputs_give_the_same_plans(batch: list[Request], host: int, mode: str) -> None:
+    options: dict[str, Any] = {
+        "num_blocks": NUM_BLOCKS, "depth": 2, "max_num_batched_tokens": 9,
+        "num_host_blocks": host, "preemption_mode": mode,
+    }  # fmt: skip
     one, two = run_all(batch, **options), run_all(batch, **options)
     assert one.plans == two.plans and one.events == two.events
 

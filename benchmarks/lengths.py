@@ -1,0 +1,85 @@
+"""Lengths of real conversations, from a CSV file of (prompt tokens, answer tokens) with a header.
+
+ShareGPT's file has every turn of a conversation, with the history in its prompts: turns in order,
+so one that is shorter than the turn before it and its answer begins a new conversation. First turns
+come closest to what the PagedAttention paper replays. As in vLLM's benchmark of that data, prompts
+of more than 1,024 tokens, sums of more than 2,048, and anything below 4 are left out.
+
+Without a file, lengths are drawn from a log-normal distribution with the means that the paper gives
+(161 and 338 tokens for ShareGPT, 19 and 58 for Alpaca) and medians of half of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import random
+import statistics
+from pathlib import Path
+
+Length = tuple[int, int]  # tokens of the prompt, tokens of the answer
+
+PAPER_MEANS = {"sharegpt": (161.31, 337.99), "alpaca": (19.31, 58.45)}
+LEAST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
+
+
+def add_argument(parser: argparse.ArgumentParser, name: str) -> None:
+    """`--sharegpt FILE` or `--alpaca FILE`; unasked, what OCTAVO_SHAREGPT or OCTAVO_ALPACA says."""
+    variable = f"OCTAVO_{name.upper()}"
+    given = os.environ.get(variable)
+    parser.add_argument(
+        f"--{name}",
+        type=Path,
+        default=Path(given) if given else None,
+        help=f"CSV of lengths; unasked, ${variable}, and without it lengths are drawn",
+    )
+
+
+def sample(
+    name: str, file: Path | None, count: int, *, scale: float = 1.0, seed: int = 0
+) -> list[Length]:
+    """`count` lengths in random order, scaled, all different rows as long as there are enough."""
+    source = random.Random(seed)
+    rows = _draw(name, source) if file is None else _read(file, first_turns=name == "sharegpt")
+    kept = [
+        (prompt, answer)
+        for prompt, answer in rows
+        if min(prompt, answer) * scale >= LEAST
+        if prompt <= LONGEST_PROMPT and prompt + answer <= LONGEST
+    ]
+    if not kept:
+        raise SystemExit(f"{file} has no lengths that are of use")
+    source.shuffle(kept)
+    chosen = [kept[i % len(kept)] for i in range(count)]
+    return [(int(prompt * scale), int(answer * scale)) for prompt, answer in chosen]
+
+
+def describe(name: str, file: Path | None, lengths: list[Length], scale: float = 1.0) -> str:
+    """Where lengths come from, and their means, in one line."""
+    prompts, answers = zip(*lengths, strict=True)
+    origin = "drawn by the paper's means" if file is None else file.name
+    scaled = "" if scale == 1 else f", times {scale:g}"
+    return (
+        f"{name} ({origin}{scaled}): {len(lengths)} requests, mean prompt "
+        f"{statistics.mean(prompts):.0f}, mean answer {statistics.mean(answers):.0f} tokens"
+    )
+
+
+def _read(file: Path, first_turns: bool) -> list[Length]:
+    with file.open() as lines:
+        rows = [(int(row[0]), int(row[1])) for row in list(csv.reader(lines))[1:]]
+    if not first_turns:
+        return rows
+    before = [math.inf] + [prompt + answer for prompt, answer in rows]
+    return [row for row, total in zip(rows, before, strict=False) if row[0] < total]
+
+
+def _draw(name: str, source: random.Random) -> list[Length]:
+    sigma = math.sqrt(2 * math.log(2))  # the mean is twice the median
+    prompt, answer = (math.log(mean / 2) for mean in PAPER_MEANS[name])
+    return [
+        (round(source.lognormvariate(prompt, sigma)), round(source.lognormvariate(answer, sigma)))
+        for _ in range(4096)
+    ]
