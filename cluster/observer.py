@@ -5,6 +5,8 @@ Keeps one small timeline a live request; everything else is a running total (`cl
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.group import Group
 from octavo.scheduler.request import Finish, TokenEvent
@@ -107,7 +109,7 @@ class Observer:
             steps=self._steps,
             seconds_since_step=waiting_since,
             fault=fault,
-            measured=measured,
+            measured=deepcopy(measured),
             host_blocks_used=host.used,
             host_blocks_cached=host.cached,
             host_blocks_total=host.total,
