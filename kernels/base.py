@@ -33,9 +33,25 @@ class Batch:
     block_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight `[outputs, inputs]` of `dtype` as `Kernels.pack` made it.
+
+    `panels` is what an implementation's own products read, and its inside belongs to it; `plain`
+    is the weight itself, where torch's product is needed. One of them may be None.
+    """
+
+    outputs: int
+    inputs: int
+    dtype: torch.dtype
+    plain: Tensor | None
+    panels: Tensor | None = None
+
+
 class Kernels(Protocol):
     """One device's implementation. Every method is deterministic and ignores batch composition:
-    a row's result is the same bits alone or among others."""
+    a row's result is the same bits alone or among others. Only matrix products that are left to
+    torch (`Packed.plain`) don't promise that: theirs may differ with the number of rows."""
 
     name: str
 
@@ -64,6 +80,15 @@ class Kernels(Protocol):
     def rotary(self, query: Tensor, key: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
         """Turns `[num_tokens, heads, dim]` queries and keys in place (halves, not pairs, are
         turned together). `cos_sin` is float32 `[max_len, 2, dim / 2]`, `positions` int32."""
+
+    def pack(self, weight: Tensor) -> Packed:
+        """The weight `[outputs, inputs]` in the form that `linear` reads, made once, when a model
+        is loaded. It may be `weight` itself, which must not be written to afterwards."""
+
+    def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
+        """`out = x @ weight^T + bias` for `[rows, inputs]` and `[outputs]`, into
+        `[rows, outputs]`, all of the weight's dtype. Sums are float32; each output is one chain of
+        sums over the inputs in order, with the bias added last, for any number of rows."""
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         """`out = silu(gate) * up` for `[rows, 2 * width]` holding gate, then up."""

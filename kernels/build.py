@@ -47,10 +47,20 @@ def processor() -> str:
     capability = torch.backends.cpu.get_cpu_capability()
     if capability != "AVX512":
         return capability
+    return "AVX512_BF16" if "avx512_bf16" in _flags() else capability
+
+
+def has_amx() -> bool:
+    """Whether this machine multiplies tiles of bfloat16, as far as Linux knows."""
+    return processor().startswith("AVX512") and "amx_bf16" in _flags()
+
+
+def _flags() -> list[str]:
+    """What Linux lists, the processor's extensions among it; nothing where it has no list."""
     try:
-        return "AVX512_BF16" if "avx512_bf16" in CPUINFO.read_text().split() else capability
+        return CPUINFO.read_text().split()
     except OSError:
-        return capability
+        return []
 
 
 class NotBuilt(Exception):

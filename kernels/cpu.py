@@ -7,14 +7,17 @@ A decode step makes several calls a layer, so a batch's pointers are gathered an
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from ctypes import c_float, c_int, c_int64, c_void_p
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from octavo.kernels.base import Batch
+from octavo.kernels.base import Batch, Packed
+from octavo.kernels.packing import Arena, fits_panels, linear_plain, pack_panels, pack_plain
 
 STORAGE = {torch.float32: 0, torch.bfloat16: 1}
 INDICES = ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len", "slots")
@@ -62,6 +65,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [c_int, *_TOKENS, c_int64, *_TOKENS, c_int64, c_int64]
         + [c_void_p, c_int64, c_void_p, c_int64, c_int],
     ),
+    "octavo_linear": (
+        None,
+        [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_int64, c_void_p, *_TOKENS, c_int],
+    ),
     "octavo_silu_and_mul": (None, [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_int]),
 }
 
@@ -76,8 +83,11 @@ class CpuKernels:
 
     name = "native"
 
-    def __init__(self, library: Path) -> None:
-        """Loads `library`; raises OSError if it is not one for this machine."""
+    def __init__(
+        self, library: Path, torch_above: Mapping[torch.dtype, int] = MappingProxyType({})
+    ) -> None:
+        """Loads `library`; raises OSError if it is not one for this machine. Matrix products of
+        more rows than `torch_above` has for their dtype are left to torch."""
         self._library = ctypes.CDLL(str(library))
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self._library, name)
@@ -87,7 +97,10 @@ class CpuKernels:
         self._rms_norm = self._library.octavo_rms_norm
         self._add_rms_norm = self._library.octavo_add_rms_norm
         self._rotary = self._library.octavo_rotary
+        self._linear = self._library.octavo_linear
         self._silu_and_mul = self._library.octavo_silu_and_mul
+        self._torch_above = torch_above
+        self._arena = Arena()
         self._batch: Batch | None = None
         self._num_blocks = 0
         self._arrays = _Batch()
@@ -207,6 +220,42 @@ class CpuKernels:
                 f"positions {int(positions.min())} to {int(positions.max())} are not all among "
                 f"the {max_len} of the rotary table"
             )
+
+    def pack(self, weight: Tensor) -> Packed:
+        """Into panels, where a row of `weight` is whole words of 4 bytes. `weight` itself is kept
+        only where products of many rows are left to torch."""
+        most = self._torch_above.get(weight.dtype)
+        if weight.dtype not in STORAGE or most == 0 or not fits_panels(weight):
+            return pack_plain(weight)
+        return pack_panels(weight, self._arena, keep_plain=most is not None)
+
+    def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
+        rows = x.shape[0]
+        if weight.panels is None or (
+            weight.plain is not None and rows > self._torch_above[weight.dtype]
+        ):
+            return linear_plain(x, weight, bias, out)
+        if x.shape[1] != weight.inputs or out.shape != (rows, weight.outputs):
+            raise ValueError(f"{_shapes(x, out)} do not fit {weight.outputs, weight.inputs}")
+        if bias is not None and (bias.shape[0] != weight.outputs or bias.dtype is not x.dtype):
+            raise ValueError(f"a bias of {bias.dtype} {list(bias.shape)} does not fit the weight")
+        address, stride = _matrix(x)
+        if stride % 4:
+            raise ValueError(f"rows must be whole words apart, not {stride} bytes")
+        if x.dtype is not weight.dtype:
+            raise TypeError(f"dtypes differ: {[x.dtype, weight.dtype]}")
+        self._linear(
+            _storage(x, out),
+            address,
+            stride,
+            rows,
+            weight.inputs,
+            weight.panels.data_ptr(),
+            weight.outputs,
+            None if bias is None else _contiguous(bias, x.dtype),
+            *_matrix(out),
+            torch.get_num_threads(),
+        )
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         rows, width = out.shape

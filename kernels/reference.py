@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from octavo.kernels.base import Batch
+from octavo.kernels.base import Batch, Packed
+from octavo.kernels.packing import linear_plain, pack_plain
 
 
 class ReferenceKernels:
@@ -59,6 +60,12 @@ class ReferenceKernels:
         for x in (query, key):
             first, second = x.float().chunk(2, dim=-1)
             x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+
+    def pack(self, weight: Tensor) -> Packed:
+        return pack_plain(weight)
+
+    def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
+        linear_plain(x, weight, bias, out)
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         gate, up = gate_up.float().chunk(2, dim=-1)

@@ -37,6 +37,12 @@ using Vector = std::conditional_t<PAIRED<F>, vu, vf>;
 
 ALWAYS_INLINE vf multiply_add(vf a, vf b, vf sum) { return sum + a * b; }
 
+// N numbers, a multiple of two vectors' worth.
+template <int N, class T>
+ALWAYS_INLINE void round_all(T* to, const float* from) {
+    for (int i = 0; i < N; i += W) store(to + i, load(from + i));
+}
+
 #if defined(__AVX512BF16__)
 ALWAYS_INLINE vf multiply_add(vu a, vu b, vf sum) {
     return as<vf>(_mm512_dpbf16_ps(as<__m512>(sum), as<__m512bh>(a), as<__m512bh>(b)));
@@ -47,6 +53,14 @@ ALWAYS_INLINE vu splat(Pair x) { return as<uint32_t>(x) - vu{}; }
 // Pairs of neighbours, of `first` and then of `second`, rounded to nearest, ties to even.
 ALWAYS_INLINE vu round_to_pairs(vf first, vf second) {
     return as<vu>(_mm512_cvtne2ps_pbh(as<__m512>(second), as<__m512>(first)));
+}
+
+template <int N>
+ALWAYS_INLINE void round_all(bf16* to, const float* from) {
+    for (int i = 0; i < N; i += 2 * W) {
+        vu pairs = round_to_pairs(load(from + i), load(from + i + W));
+        std::memcpy(to + i, &pairs, sizeof(pairs));
+    }
 }
 
 // Pairs of a number here and the one in the same place there.

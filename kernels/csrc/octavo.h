@@ -52,5 +52,11 @@ int octavo_rotary(int type, char* query, int64_t query_stride, int64_t heads, ch
 
 void octavo_silu_and_mul(int type, const char* gate_up, int64_t in_stride, char* out,
                          int64_t out_stride, int64_t rows, int64_t width, int threads);
+
+// `weight` is [outputs, inputs] in panels: see linear.cpp. `bias` is [outputs], or null. A row of
+// `x` and a step from row to row must be a multiple of 4 bytes.
+void octavo_linear(int type, const char* x, int64_t x_stride, int64_t rows, int64_t inputs,
+                   const char* weight, int64_t outputs, const char* bias, char* out,
+                   int64_t out_stride, int threads);
 }
 #pragma GCC visibility pop

@@ -29,25 +29,25 @@ template <int R, int C, class F, class B>
 ALWAYS_INLINE void product_tile(const F* a, int64_t lda, int64_t depth, const B& b, int64_t column,
                                 float* out, int64_t ldo, bool add) {
     vf sum[R][C];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int c = 0; c < C; c++) sum[r][c] = add ? load(out + r * ldo + c * W) : vf{};
     for (int64_t k = 0; k < depth; k += B::STEP) {
         Vector<F> row[B::STEP][C];
         b.fetch(k, column, row);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int s = 0; s < B::STEP; s++)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int r = 0; r < R; r++) {
                 Vector<F> x = splat(a[r * lda + k + s]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
                 for (int c = 0; c < C; c++) sum[r][c] = multiply_add(x, row[s][c], sum[r][c]);
             }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int c = 0; c < C; c++) store(out + r * ldo + c * W, sum[r][c]);
 }
 

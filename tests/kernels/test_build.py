@@ -80,10 +80,15 @@ def test_capability(machine, monkeypatch, tmp_path):
     assert build.processor() == "AVX512_BF16"
     machine("AVX2", "avx512_bf16")  # torch may be told to keep to less
     assert build.processor() == "AVX2"
-    machine("AVX512", "avx512_bf1 xavx512_bf16")
-    assert build.processor() == "AVX512"
+    machine("AVX512", "avx512_bf1 xavx512_bf16 amx_tile")
+    assert build.processor() == "AVX512" and not build.has_amx()
+    machine("AVX512", "avx512_bf16 amx_bf16")
+    assert build.has_amx()
+    machine("AVX2", "amx_bf16")
+    assert not build.has_amx()
+    machine("AVX512", "amx_bf16")
     monkeypatch.setattr(build, "CPUINFO", tmp_path / "missing")
-    assert build.processor() == "AVX512"
+    assert build.processor() == "AVX512" and not build.has_amx()
 
 
 def test_a_compiler_older_than_the_processor(cache, fake_compiler, machine, tmp_path, caplog):

@@ -56,10 +56,10 @@ def expected_logits(directory, tokens):
 def test_logits_of_a_ragged_batch_equal_transformers(tiny_model, family, kv_heads, tie):
     directory = tiny_model(family, kv_heads=kv_heads, tie=tie)
     config = ModelConfig.from_directory(directory)
-    shard = Shard.of(config, 0, 1)
+    shard, kernels = Shard.of(config, 0, 1), ReferenceKernels()
     with Checkpoint(directory) as checkpoint:
-        weights = load_weights(config, shard, checkpoint, torch.float32, CPU)
-    model = Llama(config, shard, weights, ReferenceKernels(), ALONE, CONTEXT)
+        weights = load_weights(config, shard, checkpoint, torch.float32, CPU, kernels)
+    model = Llama(config, shard, weights, kernels, ALONE, CONTEXT)
     cache = Layout.of(config, shard, 4, torch.float32).allocate(64, CPU)
     long, short = prompt(150), prompt(7)
     rows = {

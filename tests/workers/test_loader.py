@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from octavo.kernels.reference import ReferenceKernels
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.loader import Checkpoint
 from octavo.workers.model_config import ModelConfig
@@ -16,13 +17,14 @@ from octavo.workers.parallel import Shard
 from tests.tiny import make_tiny
 
 CPU = torch.device("cpu")
+KERNELS = ReferenceKernels()  # which keep weights as they are
 REPLICATED = ("norm.weight", "o_proj.bias", "down_proj.bias")
 
 
 def load(directory, rank=0, size=1, dtype=torch.float32):
     model = ModelConfig.from_directory(directory)
     with Checkpoint(directory) as checkpoint:
-        weights = load_weights(model, Shard.of(model, rank, size), checkpoint, dtype, CPU)
+        weights = load_weights(model, Shard.of(model, rank, size), checkpoint, dtype, CPU, KERNELS)
         return weights, checkpoint.bytes_read
 
 
@@ -46,12 +48,12 @@ def test_fused_tensors_are_the_slices_of_this_rank(tiny_model):
     q, k, v = (raw[f"{attention}{name}_proj.weight"] for name in "qkv")
     layer = weights.layers[1]
     # 8 heads of 16 over 4 ranks; of 2 KV heads, ranks 2 and 3 hold the second
-    assert torch.equal(layer.qkv.weight, torch.cat((q[96:128], k[16:32], v[16:32])))
-    assert torch.equal(layer.output.weight, raw[attention + "o_proj.weight"][:, 96:128])
+    assert torch.equal(layer.qkv.weight.plain, torch.cat((q[96:128], k[16:32], v[16:32])))
+    assert torch.equal(layer.output.weight.plain, raw[attention + "o_proj.weight"][:, 96:128])
     gate, up = (raw[f"model.layers.1.mlp.{name}_proj.weight"] for name in ("gate", "up"))
-    assert torch.equal(layer.gate_up.weight, torch.cat((gate[96:], up[96:])))
-    assert torch.equal(layer.down.weight, raw["model.layers.1.mlp.down_proj.weight"][:, 96:])
-    assert torch.equal(weights.head, raw["lm_head.weight"][384:])
+    assert torch.equal(layer.gate_up.weight.plain, torch.cat((gate[96:], up[96:])))
+    assert torch.equal(layer.down.weight.plain, raw["model.layers.1.mlp.down_proj.weight"][:, 96:])
+    assert torch.equal(weights.head.plain, raw["lm_head.weight"][384:])
     assert torch.equal(weights.embedding, raw["model.embed_tokens.weight"][384:])
 
 
@@ -64,9 +66,9 @@ def test_only_one_rank_adds_the_bias_of_a_sum(tiny_model):
 
 def test_tied_embeddings_are_one_tensor(tiny_model):
     weights, _ = load(tiny_model("llama", tie=True))
-    assert weights.head is weights.embedding
+    assert weights.head.plain is weights.embedding
     weights, _ = load(tiny_model("llama", tie=False))
-    assert not torch.equal(weights.head, weights.embedding)
+    assert not torch.equal(weights.head.plain, weights.embedding)
 
 
 def test_several_files_and_another_dtype(tmp_path, tiny_model):
@@ -75,7 +77,7 @@ def test_several_files_and_another_dtype(tmp_path, tiny_model):
     assert len(list(parts.glob("*.safetensors"))) > 1
     loaded, _ = load(parts, dtype=torch.bfloat16)
     assert loaded.embedding.dtype == torch.bfloat16
-    assert torch.equal(loaded.layers[1].qkv.weight, whole.layers[1].qkv.weight)
+    assert torch.equal(loaded.layers[1].qkv.weight.plain, whole.layers[1].qkv.weight.plain)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The tensors of one rank's share of a Llama-family model, and where a checkpoint keeps them.
 
 Projections that read the same input are fused while loading: query, key and value; gate and up.
+Each is packed for the kernels as soon as it is whole, so that no more than one is held twice.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.kernels.base import Kernels, Packed
 from octavo.workers.loader import Checkpoint
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.parallel import Shard
@@ -20,9 +22,9 @@ ROTARY_BUFFER = "rotary_emb.inv_freq"  # old checkpoints carry it; it is compute
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """`weight` is `[out, in]`. `bias` is None where there is none, or where rank 0 adds it."""
+    """`bias` is None where there is none, or where rank 0 adds it."""
 
-    weight: Tensor
+    weight: Packed
     bias: Tensor | None
 
 
@@ -43,7 +45,7 @@ class Weights:
     embedding: Tensor  # [vocab rows of this rank, hidden]
     layers: tuple[Layer, ...]
     norm: Tensor
-    head: Tensor  # the same tensor as `embedding` where they are tied
+    head: Packed  # of `embedding` where they are tied: looking up takes the plain rows
 
 
 def load_weights(
@@ -52,16 +54,17 @@ def load_weights(
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     device: torch.device,
+    kernels: Kernels,
 ) -> Weights:
     """Raises `InvalidRequest` naming a tensor that is missing, misshapen or not explained."""
-    reader = _Reader(model, shard, checkpoint, dtype, device)
+    reader = _Reader(model, shard, checkpoint, dtype, device, kernels)
     embedding = reader.vocab_rows("model.embed_tokens.weight")
     layers = tuple(reader.layer(index) for index in range(model.num_layers))
     norm = reader.whole("model.norm.weight", model.hidden_size)
     if model.tie_word_embeddings:
         checkpoint.finish((ROTARY_BUFFER, "lm_head.weight"))
-        return Weights(embedding, layers, norm, embedding)
-    head = reader.vocab_rows("lm_head.weight")
+        return Weights(embedding, layers, norm, kernels.pack(embedding))
+    head = kernels.pack(reader.vocab_rows("lm_head.weight"))
     checkpoint.finish((ROTARY_BUFFER,))
     return Weights(embedding, layers, norm, head)
 
@@ -73,6 +76,7 @@ class _Reader:
     checkpoint: Checkpoint
     dtype: torch.dtype
     device: torch.device
+    kernels: Kernels
 
     def layer(self, index: int) -> Layer:
         model, shard = self.model, self.shard
@@ -121,17 +125,18 @@ class _Reader:
             self.checkpoint.read_into(weight[rows], name + ".weight", (whole, inputs), share)
             if bias is not None:
                 self.checkpoint.read_into(bias[rows], name + ".bias", (whole,), share)
-        return Linear(weight, bias)
+        return Linear(self.kernels.pack(weight), bias)
 
     def rows(self, name: str, inputs: int, share: range, has_bias: bool) -> Linear:
         """Row-parallel: this rank's input features. The sum over ranks must hold the bias once."""
         outputs = self.model.hidden_size
         weight = self.empty(outputs, len(share))
         self.checkpoint.read_into(weight, name + ".weight", (outputs, inputs), share, dim=1)
+        packed = self.kernels.pack(weight)
         if not has_bias:
-            return Linear(weight, None)
+            return Linear(packed, None)
         bias = self.whole(name + ".bias", outputs)
-        return Linear(weight, bias if self.shard.rank == 0 else None)
+        return Linear(packed, bias if self.shard.rank == 0 else None)
 
     def vocab_rows(self, name: str) -> Tensor:
         share = self.shard.vocab
