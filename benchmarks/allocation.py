@@ -19,7 +19,7 @@ that fit.
   Waste is what will never be used, in percent of what requests hold.
 - Sustained rate: Poisson arrivals, the same for all up to scale; the highest rate at which the mean
   over requests of latency / tokens of the answer is at most twice that of a request alone. Found by
-  bisection between a quarter and five quarters of the rate at which the first run went through; a
+  bisection between a sixteenth and five quarters of the rate at which the first run went through; a
   run ends early once its mean cannot come out below the limit. As runs are short, a rate a little
   above what goes through in the long run may still be sustained.
 """
@@ -209,16 +209,17 @@ class Comparison:
     async def sustained(self, allocation: Allocation, limit: float, through: float) -> float:
         """The highest rate, in requests a second, whose latency is within `limit`; 0 where that of
         every one tried was not."""
-        low, high = through / 4, through * 5 / 4
+        least = low = through / 16
+        high = through * 5 / 4
         for turn in range(self._args.turns):
-            rate = (low + high) / 2
+            rate = (low * high) ** 0.5
             async with self.open(allocation) as (engine, watch):
                 arrivals = [arrival / rate for arrival in self._arrivals]
                 found = await replay(engine, watch, self.requests(f"t{turn}"), arrivals, limit)
             told = "too slow" if found is None else f"{found * 1e3:.0f} ms a token"
             say(f"{allocation} at {rate:.2f} requests/s: {told}")
             low, high = (low, rate) if found is None else (rate, high)
-        return low if low > through / 4 else 0.0
+        return low if low > least else 0.0
 
 
 def memory_row(allocation: Allocation, watch: Watch, slots: int) -> str:
