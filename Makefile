@@ -79,7 +79,9 @@ bench: install
 	$(call pip_install,-e '.[bench]')
 	$(BIN)/python benchmarks/scheduler_cost.py
 	$(BIN)/python benchmarks/blocks.py
-	$(BIN)/python benchmarks/sharing.py --model
+	$(BIN)/python benchmarks/sharing.py
+	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/linear.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/prefix.py
 	$(BIN)/python benchmarks/preemption.py
