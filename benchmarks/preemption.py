@@ -132,7 +132,7 @@ def draw(
     axes.set_title(title, fontsize=10)
     axes.grid(which="major", alpha=0.3)
     axes.legend()
-    figure.savefig(file, dpi=120)
+    figure.savefig(file, dpi=120, metadata={"Software": None})
 
 
 def main() -> None:

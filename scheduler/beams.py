@@ -66,10 +66,7 @@ class _Path:
 
 
 class BeamSearch:
-    """`stop` and `max_tokens` (at least 1) end a beam. `width` 1 is greedy decoding.
-
-    `prompt_len` does not matter: scores divide by generated lengths.
-    """
+    """`stop` and `max_tokens` (at least 1) end a beam. `width` 1 is greedy decoding."""
 
     def __init__(
         self,
@@ -78,7 +75,6 @@ class BeamSearch:
         length_penalty: float,
         early_stopping: bool | Literal["never"],
         stop: frozenset[int],
-        prompt_len: int,
     ) -> None:
         assert width > 0 and max_tokens > 0, (width, max_tokens)
         self._width = width

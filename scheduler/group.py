@@ -20,7 +20,6 @@ class Group:
         "arrived",
         "beams",
         "cached",
-        "ended",
         "finish",
         "first_token_at",
         "forked",
@@ -56,7 +55,6 @@ class Group:
         self.running = False
         self.stepping = False  # candidates of its beams are in flight
         self.generated = 0
-        self.ended = 0  # samples
         self.finish: Finish | None = None
         self.beams: BeamSearch | None = None
         if sampling.beam_width is not None and sampling.max_tokens:
@@ -66,7 +64,6 @@ class Group:
                 sampling.length_penalty,
                 sampling.early_stopping,
                 self.stop,
-                len(request.prompt),
             )
         self.sequences = [Sequence(self, 0)]
 

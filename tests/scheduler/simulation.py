@@ -65,7 +65,6 @@ def _expected_beams(request: Request) -> list[list[int]]:
         sampling.length_penalty,
         sampling.early_stopping,
         frozenset(sampling.stop_token_ids),
-        len(request.prompt),
     )
     beams = [list(request.prompt)]
     while True:

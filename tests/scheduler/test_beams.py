@@ -30,7 +30,7 @@ def search(
     early_stopping: Early = False,
     stop: frozenset[int] = frozenset({STOP}),
 ) -> BeamSearch:
-    return BeamSearch(width, max_tokens, length_penalty, early_stopping, stop, prompt_len=5)
+    return BeamSearch(width, max_tokens, length_penalty, early_stopping, stop)
 
 
 def row(**logprobs: float) -> Row:
