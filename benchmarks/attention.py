@@ -3,7 +3,8 @@
     python benchmarks/attention.py [--threads 2] [--dtype bfloat16] [--model smollm2] [--slow]
 
 Decode rows give GB/s of keys and values read, over enough layers that no cache holds them, and
-the share of a plain read of as many bytes measured in the same minute. Prefill rows give
+the share of a plain read of as many bytes measured in the same minute; then what paging costs: the
+same kernel over blocks that lie in order, each layer's in one piece of memory. Prefill rows give
 milliseconds beside torch's attention over contiguous keys and values, without any gathering.
 """
 
@@ -47,11 +48,14 @@ def quick(runs: list[Callable[[], object]], seconds: float) -> list[float]:
     return [sorted(taken)[len(taken) // 10] for taken in times]
 
 
-def ragged(rows: list[tuple[int, int]]) -> tuple[Batch, int]:
-    """A batch of (context, queries) rows whose blocks lie scattered, and the blocks it needs."""
+def ragged(rows: list[tuple[int, int]], scattered: bool = True) -> tuple[Batch, int]:
+    """A batch of (context, queries) rows, and the blocks it needs, which lie `scattered` or in
+    order."""
     counts = [-(-context // BLOCK) for context, _ in rows]
     total = sum(counts)
-    order = (torch.randperm(total, generator=torch.Generator().manual_seed(0)) + 1).tolist()
+    order = list(range(1, total + 1))
+    if scattered:
+        order = (torch.randperm(total, generator=torch.Generator().manual_seed(0)) + 1).tolist()
     starts, firsts, slots = [0], [0], []
     for (context, queries), count in zip(rows, counts, strict=True):
         blocks = order[firsts[-1] : firsts[-1] + count]
@@ -97,6 +101,31 @@ def decode(
 
     *taken, reading = quick([*(partial(step, k) for k in kernels), read], seconds)
     return [(t * 1e3, size / t / 1e9) for t in taken], size / reading / 1e9
+
+
+def paging(
+    kernels: Kernels, batch: int, context: int, shape: Shape, dtype: torch.dtype, seconds: float
+) -> tuple[float, float]:
+    """Milliseconds of one layer of a decode step over scattered blocks of a cache of all layers,
+    and over a cache of each layer's own whose blocks lie in order."""
+    heads, kv_heads, dim = shape
+    size = batch * context * 2 * kv_heads * dim * dtype.itemsize
+    layers = max(2, min(LAYERS, round(BYTES / size)))
+    query = torch.randn(batch, heads, dim).to(dtype)
+    out = torch.empty_like(query)
+
+    def over(scattered: bool) -> Callable[[], object]:
+        index, blocks = ragged([(context, 1)] * batch, scattered)
+        whole = cache_shape(blocks, layers if scattered else 1, kv_heads, BLOCK, dim)
+        caches = [torch.empty(whole, dtype=dtype) for _ in range(1 if scattered else layers)]
+        for cache in caches:
+            prefer_huge_pages(cache)
+            cache.zero_()
+        views = cycle([view for cache in caches for view in cache.unbind(1)])
+        return lambda: kernels.attention(query, next(views), index, dim**-0.5, out)
+
+    paged, contiguous = quick([over(True), over(False)], seconds)
+    return paged * 1e3, contiguous * 1e3
 
 
 def prefill(
@@ -156,6 +185,11 @@ def main() -> None:
             cells = "".join(f"{f'{ms:.3f} ({speed:.1f})':>18}" for ms, speed in figures)
             share = f"{figures[0][1] / read:.0%} of {read:.0f} GB/s"
             print(f"{f'{batch}x{context}':<15}{cells}   {share}", flush=True)
+        print(f"\n{dtype}: what paging costs, ms a layer")
+        for batch, context in DECODES:
+            paged, whole = paging(kernels[0], batch, context, shape, dtype, 2 * options.seconds)
+            cells = f"paged {paged:.3f}, contiguous {whole:.3f}: {paged / whole - 1:+.1%}"
+            print(f"{f'{batch}x{context}':<15}{cells}", flush=True)
         print(f"\n{dtype}: prefill, ms a layer\n{'new of context':<15}{columns}", end="")
         print(f"{'torch, contiguous':>20}")
         for queries, context in PREFILLS:

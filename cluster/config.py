@@ -31,6 +31,7 @@ class EngineConfig:
     model: str
     served_model_names: tuple[str, ...]
     dtype: str = "auto"
+    quantization: str | None = None
     device: str = "cpu"
     tensor_parallel_size: int = 1
     num_replicas: int = 1
@@ -129,7 +130,7 @@ class EngineConfig:
             max_num_queued_reqs=self.max_num_queued_reqs,
             preemption_mode=self.preemption_mode,
             allocation=self.allocation,
-            revision=self.revision,
+            revision=f"{self.revision}{self.quantization or ''}",  # other weights, other content
         )
 
     def worker_config(self) -> WorkerConfig:
@@ -148,6 +149,7 @@ class EngineConfig:
             gpu_memory_utilization=self.gpu_memory_utilization,
             swap_space=self.swap_space,
             num_threads=self.threads,
+            quantization=self.quantization,
         )
 
 

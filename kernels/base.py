@@ -8,6 +8,7 @@ block as opaque bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,10 +36,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A weight `[outputs, inputs]` of `dtype` as `Kernels.pack` made it.
+    """A weight `[outputs, inputs]` of `dtype` as `Kernels.pack` or `Kernels.quantize` made it.
 
     `panels` is what an implementation's own products read, and its inside belongs to it; `plain`
-    is the weight itself, where torch's product is needed. One of them may be None.
+    is the weight itself, where torch's product is needed. One of them may be None. With `scales`,
+    float32 `[outputs]`, both hold int8 levels: a weight is its level times its output's scale.
     """
 
     outputs: int
@@ -46,6 +48,15 @@ class Packed:
     dtype: torch.dtype
     plain: Tensor | None
     panels: Tensor | None = None
+    scales: Tensor | None = None
+
+
+class Tape(Protocol):
+    """Kernel calls that were recorded, in order, on tensors that stay where they are."""
+
+    def play(self, batch: Batch, cache: Tensor) -> None:
+        """Makes all of them again, on what the tensors hold now, with this `batch` in the place of
+        the recorded one. `cache` is any layer's view."""
 
 
 class Kernels(Protocol):
@@ -57,6 +68,20 @@ class Kernels(Protocol):
 
     def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
         """Stores `[num_tokens, kv_heads, head_dim]` keys and values into a layer's cache view."""
+
+    def rotary_write_kv(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        cache: Tensor,
+        batch: Batch,
+    ) -> None:
+        """Turns `[num_tokens, heads, dim]` queries and `[num_tokens, kv_heads, dim]` keys in place
+        (halves, not pairs, are turned together), then does as `write_kv`. `cos_sin` is float32
+        `[max_len, 2, dim / 2]`, `positions` int32 `[num_tokens]`."""
 
     def attention(
         self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
@@ -77,21 +102,27 @@ class Kernels(Protocol):
     ) -> None:
         """`residual += x` in place, then `out = rms_norm(residual)`; all `[rows, width]`."""
 
-    def rotary(self, query: Tensor, key: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
-        """Turns `[num_tokens, heads, dim]` queries and keys in place (halves, not pairs, are
-        turned together). `cos_sin` is float32 `[max_len, 2, dim / 2]`, `positions` int32."""
-
     def pack(self, weight: Tensor) -> Packed:
         """The weight `[outputs, inputs]` in the form that `linear` reads, made once, when a model
         is loaded. It may be `weight` itself, which must not be written to afterwards."""
 
+    def quantize(self, weight: Tensor) -> Packed:
+        """As `pack`, but rounded to int8: an output's weights are whole multiples, -127 to 127, of
+        a scale of its own, by which the largest of them is 127."""
+
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
         """`out = x @ weight^T + bias` for `[rows, inputs]` and `[outputs]`, into
         `[rows, outputs]`, all of the weight's dtype. Sums are float32; each output is one chain of
-        sums over the inputs in order, with the bias added last, for any number of rows."""
+        sums over the inputs in order, then scaled if the weight is, with the bias added last, for
+        any number of rows."""
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         """`out = silu(gate) * up` for `[rows, 2 * width]` holding gate, then up."""
+
+    def record(self, calls: Callable[[], None]) -> Tape | None:
+        """Runs `calls`, which calls kernels and nothing else that matters. A tape plays them again
+        much sooner; None where that would not repeat everything. Whoever keeps a tape keeps the
+        tensors that its calls were given."""
 
 
 def cache_shape(

@@ -21,12 +21,18 @@ from pathlib import Path
 import torch
 
 SOURCES = Path(__file__).resolve().parent / "csrc"
-FLAGS = ["-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-Wno-psabi"]
+FLAGS = ["-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wno-psabi"]
 # Neither changes a result: no kernel reads errno or the floating-point exception flags.
 FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", *AVX2]
-VECTOR_FLAGS = {"AVX512_BF16": [*AVX512, "-mavx512bf16"], "AVX512": AVX512, "AVX2": AVX2}
+AVX512_BF16 = [*AVX512, "-mavx512bf16"]
+VECTOR_FLAGS = {  # each is a superset of those behind it
+    "AMX": [*AVX512_BF16, "-mamx-tile", "-mamx-bf16"],
+    "AVX512_BF16": AVX512_BF16,
+    "AVX512": AVX512,
+    "AVX2": AVX2,
+}
 CPUINFO = Path("/proc/cpuinfo")
 COMPILERS = ("c++", "g++", "clang++")
 
@@ -42,17 +48,13 @@ def cache_folder() -> Path:
 
 
 def processor() -> str:
-    """This machine's capability: what torch says it is, and `AVX512_BF16` where Linux lists that
-    extension too. Torch has a public question for it only in its latest versions."""
+    """This machine's capability: what torch says it is, and `AVX512_BF16` or `AMX` where Linux
+    lists those extensions too. Torch has public questions for them only in its latest versions."""
     capability = torch.backends.cpu.get_cpu_capability()
-    if capability != "AVX512":
+    listed = _flags()
+    if capability != "AVX512" or "avx512_bf16" not in listed:
         return capability
-    return "AVX512_BF16" if "avx512_bf16" in _flags() else capability
-
-
-def has_amx() -> bool:
-    """Whether this machine multiplies tiles of bfloat16, as far as Linux knows."""
-    return processor().startswith("AVX512") and "amx_bf16" in _flags()
+    return "AMX" if "amx_bf16" in listed else "AVX512_BF16"
 
 
 def _flags() -> list[str]:
@@ -71,22 +73,24 @@ def library(capability: str | None = None) -> Path | None:
     """The compiled library, built first if need be; None (and one warning) if that cannot be done.
 
     `capability` is a key of `VECTOR_FLAGS` or anything else for the portable build; by default it
-    is this machine's. Then a compiler older than AVX512-BF16, or a library built on a machine
-    without it, gives the next best one.
+    is this machine's. Then a compiler that is older than the machine's extensions, or a library
+    built on a machine without them, gives the next best one.
     """
     choices = [capability or processor()]
-    if capability is None and choices == ["AVX512_BF16"]:
-        choices.append("AVX512")
+    if capability is None and choices[0] in VECTOR_FLAGS:
+        names = list(VECTOR_FLAGS)
+        choices = names[names.index(choices[0]) :]
     for choice in choices:
         try:
-            return _library(FLAGS + VECTOR_FLAGS.get(choice, []))
+            return compiled(FLAGS + VECTOR_FLAGS.get(choice, []))
         except NotBuilt as error:
             reason = str(error)
     log.warning("%s", reason)
     return None
 
 
-def _library(flags: list[str]) -> Path:
+def compiled(flags: list[str]) -> Path:
+    """The library made with these flags. Raises `NotBuilt`."""
     sources = sorted(SOURCES.iterdir())
     folder = cache_folder() / "kernels"
     stem = "kernels-" + _digest(

@@ -7,8 +7,8 @@ A decode step makes several calls a layer, so a batch's pointers are gathered an
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from ctypes import c_float, c_int, c_int64, c_void_p
+from collections.abc import Callable, Mapping
+from ctypes import c_char_p, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,10 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from octavo.kernels.arguments import (
+    STORAGE,
+    as_array,
+    as_layer,
+    as_matrix,
+    as_rows,
+    as_tokens,
+    shapes_of,
+    storage_of,
+)
 from octavo.kernels.base import Batch, Packed
 from octavo.kernels.packing import Arena, fits_panels, linear_plain, pack_panels, pack_plain
+from octavo.kernels.quantized import quantize_panels, quantize_plain
+from octavo.kernels.tape import NativeTape
 
-STORAGE = {torch.float32: 0, torch.bfloat16: 1}
 INDICES = ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len", "slots")
 BATCH_FAULTS = {
     1: "a slot lies outside of the cache",
@@ -51,6 +62,11 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [c_int, c_void_p, *_LAYER, *_TOKENS, *_TOKENS, c_int64, c_float, c_int],
     ),
     "octavo_write_kv": (None, [c_int, c_void_p, *_LAYER, *_TOKENS, *_TOKENS, c_int]),
+    "octavo_rotary_write_kv": (
+        c_int,
+        [c_int, c_void_p, *_LAYER, *_TOKENS, c_int64, *_TOKENS, *_TOKENS]
+        + [c_void_p, c_int64, c_void_p, c_int],
+    ),
     "octavo_copy_blocks": (None, [c_void_p, c_int64, c_void_p, c_int64, c_int]),
     "octavo_rms_norm": (
         None,
@@ -60,17 +76,26 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         None,
         [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_void_p, c_float, *_TOKENS, c_int],
     ),
-    "octavo_rotary": (
-        c_int,
-        [c_int, *_TOKENS, c_int64, *_TOKENS, c_int64, c_int64]
-        + [c_void_p, c_int64, c_void_p, c_int64, c_int],
-    ),
     "octavo_linear": (
         None,
-        [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_int64, c_void_p, *_TOKENS, c_int],
+        [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p]
+        + [*_TOKENS, c_int],
     ),
     "octavo_silu_and_mul": (None, [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_int]),
+    "octavo_has_tiles": (c_int, []),
+    "octavo_playable": (c_int, [c_char_p]),
+    "octavo_play": (c_int, [c_void_p, c_int64]),
 }
+PLAYED = (  # what a tape records
+    *("_attention", "_write_kv", "_rotary_write_kv", "_linear"),
+    *("_rms_norm", "_add_rms_norm", "_silu_and_mul"),
+)
+
+
+def has_tiles(library: Path) -> bool:
+    """Whether the matrix products of `library` use this machine's AMX. Raises OSError as loading it
+    does."""
+    return bool(ctypes.CDLL(str(library)).octavo_has_tiles())
 
 
 class CpuKernels:
@@ -88,17 +113,19 @@ class CpuKernels:
     ) -> None:
         """Loads `library`; raises OSError if it is not one for this machine. Matrix products of
         more rows than `torch_above` has for their dtype are left to torch."""
+        self.library = library
         self._library = ctypes.CDLL(str(library))
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, arguments
         self._attention = self._library.octavo_attention
         self._write_kv = self._library.octavo_write_kv
+        self._rotary_write_kv = self._library.octavo_rotary_write_kv
         self._rms_norm = self._library.octavo_rms_norm
         self._add_rms_norm = self._library.octavo_add_rms_norm
-        self._rotary = self._library.octavo_rotary
         self._linear = self._library.octavo_linear
         self._silu_and_mul = self._library.octavo_silu_and_mul
+        self._left_to_torch = False
         self._torch_above = torch_above
         self._arena = Arena()
         self._batch: Batch | None = None
@@ -107,34 +134,68 @@ class CpuKernels:
         self._address = ctypes.addressof(self._arrays)
 
     def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
-        layer = _layer(cache)
+        layer = as_layer(cache)
         shape = batch.slots.shape[0], *layer[2:]
         self._write_kv(
-            _storage(cache, key, value),
+            storage_of(cache, key, value),
             self._prepared(batch, cache),
             *layer,
-            *_tokens(key, shape),
-            *_tokens(value, shape),
+            *as_tokens(key, shape),
+            *as_tokens(value, shape),
             torch.get_num_threads(),
         )
+
+    def rotary_write_kv(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        cache: Tensor,
+        batch: Batch,
+    ) -> None:
+        layer = as_layer(cache)
+        *_, kv_heads, head_dim = layer
+        tokens, heads, max_len = batch.slots.shape[0], query.shape[1], cos_sin.shape[0]
+        if cos_sin.shape[1:] != (2, head_dim // 2) or positions.shape[0] != tokens:
+            raise ValueError(f"shapes {shapes_of(query, cos_sin, positions)} do not fit together")
+        outside = self._rotary_write_kv(
+            storage_of(cache, query, key, value),
+            self._prepared(batch, cache),
+            *layer,
+            *as_tokens(query, (tokens, heads, head_dim)),
+            heads,
+            *as_tokens(key, (tokens, kv_heads, head_dim)),
+            *as_tokens(value, (tokens, kv_heads, head_dim)),
+            as_array(cos_sin, torch.float32),
+            max_len,
+            as_array(positions, torch.int32),
+            torch.get_num_threads(),
+        )
+        if outside:
+            raise IndexError(
+                f"positions {int(positions.min())} to {int(positions.max())} are not all among "
+                f"the {max_len} of the rotary table"
+            )
 
     def attention(
         self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
     ) -> None:
-        address, stride, kv_heads, head_dim = _layer(cache)
+        address, stride, kv_heads, head_dim = as_layer(cache)
         heads = query.shape[1]
         if heads % kv_heads:
             raise ValueError(f"queries of shape {list(query.shape)} do not fit {kv_heads} KV heads")
         shape = batch.slots.shape[0], heads, head_dim
         self._attention(
-            _storage(cache, query, out),
+            storage_of(cache, query, out),
             self._prepared(batch, cache),
             address,
             stride,
             kv_heads,
             head_dim,
-            *_tokens(query, shape),
-            *_tokens(out, shape),
+            *as_tokens(query, shape),
+            *as_tokens(out, shape),
             heads,
             scale,
             torch.get_num_threads(),
@@ -152,19 +213,19 @@ class CpuKernels:
         self._library.octavo_copy_blocks(
             cache.data_ptr(),
             cache[0].nbytes,
-            _contiguous(pairs, torch.int64),
+            as_array(pairs, torch.int64),
             count,
             torch.get_num_threads(),
         )
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        tokens, heads, token_stride, head_stride = _rows(x)
-        *_, out_token_stride, out_head_stride = _rows(out)
+        tokens, heads, token_stride, head_stride = as_rows(x)
+        *_, out_token_stride, out_head_stride = as_rows(out)
         width = x.shape[-1]
         if x.shape != out.shape or weight.shape[0] != width:
-            raise ValueError(f"shapes {_shapes(x, weight, out)} do not fit together")
+            raise ValueError(f"shapes {shapes_of(x, weight, out)} do not fit together")
         self._rms_norm(
-            _storage(x, weight, out),
+            storage_of(x, weight, out),
             x.data_ptr(),
             token_stride,
             head_stride,
@@ -184,42 +245,18 @@ class CpuKernels:
     ) -> None:
         rows, width = x.shape
         if x.shape != residual.shape or x.shape != out.shape or weight.shape[0] != width:
-            raise ValueError(f"shapes {_shapes(x, residual, weight, out)} do not fit together")
+            raise ValueError(f"shapes {shapes_of(x, residual, weight, out)} do not fit together")
         self._add_rms_norm(
-            _storage(x, residual, weight, out),
-            *_matrix(x),
-            *_matrix(residual),
+            storage_of(x, residual, weight, out),
+            *as_matrix(x),
+            *as_matrix(residual),
             rows,
             width,
             weight.data_ptr(),
             eps,
-            *_matrix(out),
+            *as_matrix(out),
             torch.get_num_threads(),
         )
-
-    def rotary(self, query: Tensor, key: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
-        num_tokens, heads, head_dim = query.shape
-        kv_heads, max_len = key.shape[1], cos_sin.shape[0]
-        if cos_sin.shape[1:] != (2, head_dim // 2) or positions.shape[0] != num_tokens:
-            raise ValueError(f"shapes {_shapes(query, cos_sin, positions)} do not fit together")
-        outside = self._rotary(
-            _storage(query, key),
-            *_tokens(query, (num_tokens, heads, head_dim)),
-            heads,
-            *_tokens(key, (num_tokens, kv_heads, head_dim)),
-            kv_heads,
-            head_dim,
-            _contiguous(cos_sin, torch.float32),
-            max_len,
-            _contiguous(positions, torch.int32),
-            num_tokens,
-            torch.get_num_threads(),
-        )
-        if outside:
-            raise IndexError(
-                f"positions {int(positions.min())} to {int(positions.max())} are not all among "
-                f"the {max_len} of the rotary table"
-            )
 
     def pack(self, weight: Tensor) -> Packed:
         """Into panels, where a row of `weight` is whole words of 4 bytes. `weight` itself is kept
@@ -229,46 +266,67 @@ class CpuKernels:
             return pack_plain(weight)
         return pack_panels(weight, self._arena, keep_plain=most is not None)
 
+    def quantize(self, weight: Tensor) -> Packed:
+        """Into panels, which serve any number of rows: torch has no such product."""
+        if weight.dtype not in STORAGE:
+            return quantize_plain(weight)
+        return quantize_panels(weight, self._arena)
+
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
         rows = x.shape[0]
         if weight.panels is None or (
             weight.plain is not None and rows > self._torch_above[weight.dtype]
         ):
+            self._left_to_torch = True
             return linear_plain(x, weight, bias, out)
         if x.shape[1] != weight.inputs or out.shape != (rows, weight.outputs):
-            raise ValueError(f"{_shapes(x, out)} do not fit {weight.outputs, weight.inputs}")
+            raise ValueError(f"{shapes_of(x, out)} do not fit {weight.outputs, weight.inputs}")
         if bias is not None and (bias.shape[0] != weight.outputs or bias.dtype is not x.dtype):
             raise ValueError(f"a bias of {bias.dtype} {list(bias.shape)} does not fit the weight")
-        address, stride = _matrix(x)
-        if stride % 4:
+        address, stride = as_matrix(x)
+        if stride % 4 and weight.scales is None:
             raise ValueError(f"rows must be whole words apart, not {stride} bytes")
         if x.dtype is not weight.dtype:
             raise TypeError(f"dtypes differ: {[x.dtype, weight.dtype]}")
         self._linear(
-            _storage(x, out),
+            storage_of(x, out),
             address,
             stride,
             rows,
             weight.inputs,
             weight.panels.data_ptr(),
             weight.outputs,
-            None if bias is None else _contiguous(bias, x.dtype),
-            *_matrix(out),
+            None if bias is None else as_array(bias, x.dtype),
+            None if weight.scales is None else weight.scales.data_ptr(),
+            *as_matrix(out),
             torch.get_num_threads(),
         )
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         rows, width = out.shape
         if gate_up.shape != (rows, 2 * width):
-            raise ValueError(f"shapes {_shapes(gate_up, out)} do not fit together")
+            raise ValueError(f"shapes {shapes_of(gate_up, out)} do not fit together")
         self._silu_and_mul(
-            _storage(gate_up, out),
-            *_matrix(gate_up),
-            *_matrix(out),
+            storage_of(gate_up, out),
+            *as_matrix(gate_up),
+            *as_matrix(out),
             rows,
             width,
             torch.get_num_threads(),
         )
+
+    def record(self, calls: Callable[[], None]) -> NativeTape | None:
+        tape = NativeTape(self._library, self._prepared)
+        functions = {name: getattr(self, name) for name in PLAYED}
+        self._left_to_torch = False
+        try:
+            for name, function in functions.items():
+                setattr(self, name, tape.listen(function))
+            calls()
+        finally:
+            vars(self).update(functions)
+        tape.close()
+        return None if self._left_to_torch else tape
 
     def _prepared(self, batch: Batch, cache: Tensor) -> int:
         """The address of `batch`'s pointers; gathered and checked when the batch is a new one."""
@@ -282,7 +340,7 @@ class CpuKernels:
         self._batch = None
         arrays = self._arrays
         for name in INDICES:
-            setattr(arrays, name, _contiguous(getattr(batch, name), torch.int32))
+            setattr(arrays, name, as_array(getattr(batch, name), torch.int32))
         rows = batch.kv_last_page_len.shape[0]
         if batch.qo_indptr.shape[0] != rows + 1 or batch.kv_indptr.shape[0] != rows + 1:
             raise ValueError(f"index pointers for {rows} rows need {rows + 1} entries")
@@ -294,65 +352,3 @@ class CpuKernels:
             raise IndexError(f"{BATCH_FAULTS[fault]} of {num_blocks} blocks")
         self._batch, self._num_blocks = batch, num_blocks
         return self._address
-
-
-def _storage(*tensors: Tensor) -> int:
-    """The C code of the dtype that all `tensors` share."""
-    dtype = tensors[0].dtype
-    for tensor in tensors:
-        if tensor.dtype is not dtype:
-            raise TypeError(f"dtypes differ: {[t.dtype for t in tensors]}")
-    if dtype not in STORAGE:
-        raise TypeError(f"the CPU kernels store float32 or bfloat16, not {dtype}: use --dtype")
-    return STORAGE[dtype]
-
-
-def _layer(cache: Tensor) -> tuple[int, int, int, int]:
-    """Address, block stride in bytes, KV heads and head_dim of a layer's view."""
-    _, _, kv_heads, block_size, head_dim = cache.shape
-    block, *inner = cache.stride()
-    cell = block_size * head_dim
-    if inner != [kv_heads * cell, cell, head_dim, 1]:
-        raise ValueError(f"a layer of a block must be contiguous, not of strides {inner}")
-    if head_dim % 8:
-        raise ValueError(f"head_dim must be a multiple of 8, not {head_dim}")
-    return cache.data_ptr(), block * cache.element_size(), kv_heads, head_dim
-
-
-def _tokens(x: Tensor, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Address and token stride in bytes of `[num_tokens, heads, head_dim]`."""
-    if x.shape != shape:
-        raise ValueError(f"need shape {list(shape)}, not {list(x.shape)}")
-    token, head, element = x.stride()
-    if element != 1 or (head != shape[2] and shape[1] != 1):
-        raise ValueError(f"a token's heads must be contiguous, not of strides {x.stride()}")
-    return x.data_ptr(), token * x.element_size()
-
-
-def _matrix(x: Tensor) -> tuple[int, int]:
-    """Address and row stride in bytes of `[rows, width]`."""
-    row, element = x.stride()
-    if element != 1:
-        raise ValueError(f"a row must be contiguous, not of strides {x.stride()}")
-    return x.data_ptr(), row * x.element_size()
-
-
-def _rows(x: Tensor) -> tuple[int, int, int, int]:
-    """Sizes, then strides in bytes, of the outer two axes; of two axes, the second has size 1."""
-    *outer, element = x.stride()
-    if element != 1 or len(outer) not in (1, 2):
-        raise ValueError(f"need 2 or 3 axes, the last contiguous, not strides {x.stride()}")
-    token, head = outer if len(outer) == 2 else (outer[0], 0)
-    heads = x.shape[1] if len(outer) == 2 else 1
-    return x.shape[0], heads, token * x.element_size(), head * x.element_size()
-
-
-def _contiguous(x: Tensor, dtype: torch.dtype) -> int:
-    """Address of a whole tensor."""
-    if x.dtype is not dtype or not x.is_contiguous():
-        raise ValueError(f"need contiguous {dtype}, not {x.dtype} of strides {x.stride()}")
-    return x.data_ptr()
-
-
-def _shapes(*tensors: Tensor) -> list[list[int]]:
-    return [list(x.shape) for x in tensors]

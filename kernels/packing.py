@@ -1,4 +1,4 @@
-"""The two forms of a weight: plain, for torch's product, and panels, which `csrc/linear.cpp` reads.
+"""The two forms of a weight in its own dtype: plain, for torch's product, and panels for `csrc`.
 
 A panel is `[words, PANEL]` 32-bit words of PANEL outputs: a float32 each, or two bfloat16 of
 neighbouring inputs. 16 columns of it are a tile of AMX, so the same form can serve there. Outputs
@@ -28,7 +28,10 @@ def pack_plain(weight: Tensor) -> Packed:
 def linear_plain(x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
     """`Kernels.linear` by torch, whose sums run in the order that its library likes at a shape."""
     assert weight.plain is not None, "a weight must be packed by the kernels that multiply it"
-    if bias is None:
+    if weight.scales is not None:
+        sums = x.float() @ weight.plain.float().T * weight.scales
+        out.copy_(sums if bias is None else sums + bias.float())
+    elif bias is None:
         torch.mm(x, weight.plain.T, out=out)
     else:
         torch.addmm(bias, x, weight.plain.T, out=out)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from octavo.kernels.base import Batch, Packed
 from octavo.kernels.packing import linear_plain, pack_plain
+from octavo.kernels.quantized import quantize_plain
 
 
 class ReferenceKernels:
@@ -19,6 +22,22 @@ class ReferenceKernels:
         block, offset = slots // batch.block_size, slots % batch.block_size
         cache[block, 0, :, offset] = key
         cache[block, 1, :, offset] = value
+
+    def rotary_write_kv(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        cache: Tensor,
+        batch: Batch,
+    ) -> None:
+        cos, sin = cos_sin[positions.long()][:, :, None].unbind(1)  # [tokens, 1, dim / 2] each
+        for x in (query, key):
+            first, second = x.float().chunk(2, dim=-1)
+            x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+        self.write_kv(key, value, cache, batch)
 
     def attention(
         self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
@@ -55,14 +74,11 @@ class ReferenceKernels:
         residual.add_(x)
         self.rms_norm(residual, weight, eps, out)
 
-    def rotary(self, query: Tensor, key: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
-        cos, sin = cos_sin[positions.long()][:, :, None].unbind(1)  # [tokens, 1, dim / 2] each
-        for x in (query, key):
-            first, second = x.float().chunk(2, dim=-1)
-            x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
-
     def pack(self, weight: Tensor) -> Packed:
         return pack_plain(weight)
+
+    def quantize(self, weight: Tensor) -> Packed:
+        return quantize_plain(weight)
 
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
         linear_plain(x, weight, bias, out)
@@ -70,3 +86,6 @@ class ReferenceKernels:
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         gate, up = gate_up.float().chunk(2, dim=-1)
         out.copy_(torch.nn.functional.silu(gate) * up)
+
+    def record(self, calls: Callable[[], None]) -> None:
+        calls()

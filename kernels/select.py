@@ -7,26 +7,30 @@ import os
 import torch
 
 from octavo.kernels import build
+from octavo.kernels.arguments import STORAGE
 from octavo.kernels.base import Kernels
-from octavo.kernels.cpu import STORAGE, CpuKernels
+from octavo.kernels.cpu import CpuKernels, has_tiles
 from octavo.kernels.reference import ReferenceKernels
 from octavo.kernels.torch_ops import TorchKernels
 
-AMX_ROWS = 8
+AMX_ROWS = 8  # without the tiles of csrc/tiles.h, and ...
+TILED_ROWS = 64  # ... with them
 NAMES = ("auto", "native", "torch", "reference")
 
 
-def torch_above() -> dict[torch.dtype, int]:
-    """Above how many rows torch's matrix products are faster than the native ones here, which were
-    measured with AVX2, AVX-512 and AVX512-BF16 and won at any number of rows.
+def torch_above(tiles: bool) -> dict[torch.dtype, int]:
+    """Above how many rows torch's matrix products are taken to be faster than the native ones here.
+    With AVX2, AVX-512 and AVX512-BF16 these were measured, and won at any number of rows.
 
-    AMX multiplies many bfloat16 rows several times as fast as those do: the native product has no
-    use for it yet, and wins by reading a weight quickly. Without vectors of eight numbers it is
-    torch's libraries that know a machine, such as one by ARM.
+    On machines with AMX torch uses it well for many bfloat16 rows; `tiles` says whether the native
+    product uses it too, which no such machine has measured yet. Without vectors of eight numbers it
+    is torch's libraries that know a machine, such as one by ARM.
     """
     if build.processor() not in build.VECTOR_FLAGS:
         return dict.fromkeys(STORAGE, 0)
-    return {torch.bfloat16: AMX_ROWS} if build.has_amx() else {}
+    if build.processor() != "AMX":
+        return {}
+    return {torch.bfloat16: TILED_ROWS if tiles else AMX_ROWS}
 
 
 def select(device: torch.device, name: str = "auto") -> Kernels:
@@ -52,7 +56,7 @@ def select(device: torch.device, name: str = "auto") -> Kernels:
     library = build.library()
     if library is not None:
         try:
-            return CpuKernels(library, torch_above())
+            return CpuKernels(library, torch_above(has_tiles(library)))
         except OSError as error:
             build.log.warning(
                 "the native kernels do not load (%s): attention runs on the slower torch kernels; "

@@ -8,6 +8,7 @@
 `LLM` is imported when first named, so that `import octavo.scheduler…` stays free of torch and ray.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from octavo.scheduler.errors import (
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from octavo.cluster.offline.outputs import RequestOutput as RequestOutput
 
 __version__ = "0.1.0"
+
+# Read by torch's thread library when torch is first imported. Unasked, its threads spin for
+# milliseconds after each of torch's operations, on the cores that the kernels' own threads and the
+# other processes of a server need: a decode step then takes half as long again.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 _LAZY = {
     "LLM": "octavo.cluster.offline.llm",

@@ -118,3 +118,23 @@ def _imported_modules() -> set[str]:
                 elif isinstance(node, ast.ImportFrom) and node.module:
                     found.add(node.module.partition(".")[0])
     return found
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_importing_octavo_keeps_torchs_threads_from_spinning(given, expected):
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
+    told = subprocess.run(
+        [sys.executable, "-c", "import octavo, os; print(os.environ.get('GOMP_SPINCOUNT'))"],
+        env=inherited | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == expected

@@ -14,6 +14,7 @@ from octavo.workers.model_config import ModelConfig
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+QUANTIZATIONS = ("int8",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class WorkerConfig:
 
     `model` is a local directory. `num_blocks_override` counts the null block too. `swap_space` is
     GiB of host memory for each rank, 0 for no host tier, None for what `host_bytes` thinks right.
-    `num_threads` is per rank; None leaves torch's own choice. Raises `InvalidRequest` naming the
-    flag.
+    `num_threads` is per rank; None leaves torch's own choice. `quantization` makes the layers'
+    weights int8 while they are loaded. Raises `InvalidRequest` naming the flag.
     """
 
     model: str
@@ -41,11 +42,18 @@ class WorkerConfig:
     num_threads: int | None = None
     kernels: str = "auto"
     load_format: str = "safetensors"
+    quantization: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("device", self.device, DEVICES)
         _one_of("load_format", self.load_format, ("safetensors",))
+        if self.quantization is not None and self.quantization not in QUANTIZATIONS:
+            raise InvalidRequest(
+                "quantization",
+                f"quantization must be {', '.join(QUANTIZATIONS)} or left out, "
+                f"got {self.quantization!r}",
+            )
         for name in ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size"):
             _at_least(name, getattr(self, name), 1)
         for name in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):

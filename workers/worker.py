@@ -82,7 +82,13 @@ class Worker:
         Raises `InvalidRequest` where the swap space is more."""
         with Checkpoint(self.config.model) as checkpoint:
             weights = load_weights(
-                self.model_config, self.shard, checkpoint, self.dtype, self.device, self.kernels
+                self.model_config,
+                self.shard,
+                checkpoint,
+                self.dtype,
+                self.device,
+                self.kernels,
+                self.config.quantization,
             )
         self._model = Llama(
             self.model_config, self.shard, weights, self.kernels, self.group, self.max_model_len

@@ -41,6 +41,7 @@ def plan_deployment(
         model=str(path),
         served_model_names=served,
         dtype=arguments.dtype,
+        quantization=arguments.quantization,
         device=device,
         tensor_parallel_size=arguments.tensor_parallel_size,
         num_replicas=arguments.num_replicas,

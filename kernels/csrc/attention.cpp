@@ -5,7 +5,6 @@
 // its row's keys alone: not on the batch, the threads, how the prompt was cut into chunks, or which
 // items a split was given to.
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
 #include "cell.h"
@@ -13,6 +12,7 @@
 #include "octavo.h"
 #include "product.h"
 #include "softmax.h"
+#include "team.h"
 #include "tile.h"
 
 namespace octavo {
@@ -252,21 +252,16 @@ struct Attention {
         const int64_t count = items.size();
         if (count == 0) return;
         const int team = int(std::min<int64_t>({threads, count, divide_up(plan.work, SMALL)}));
-        std::atomic<int64_t> claimed{0};
-#pragma omp parallel num_threads(team) if (team > 1)
-        {
+        share_out(count, team, [&](Claims& claims) {
             static thread_local Scratch scratch;
             // An item is claimed one ahead, so that its first tile is on its way in time.
-            int64_t i = claimed++;
-            while (i < count) {
-                int64_t next = claimed++;
-                attend(items[i], items[std::min(next, count - 1)], scratch);
+            for (int64_t i = claims.next(); i >= 0;) {
+                const int64_t next = claims.next();
+                attend(items[i], items[next < 0 ? i : next], scratch);
                 i = next;
             }
-#pragma omp barrier
-#pragma omp for schedule(static)
-            for (size_t m = 0; m < plan.merges.size(); m++) merge(plan.merges[m]);
-        }
+        });
+        for_each(plan.merges.size(), team == 1, threads, [&](int64_t m) { merge(plan.merges[m]); });
     }
 };
 

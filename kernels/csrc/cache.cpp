@@ -1,34 +1,15 @@
-// Writing keys and values into a cache, copying its blocks, and checking the indices first.
+// Copying a cache's blocks, and checking the indices of a batch first.
 #include <algorithm>
+#include <cstring>
 
-#include "cell.h"
 #include "octavo.h"
+#include "team.h"
 
-namespace octavo {
 namespace {
 
 constexpr int64_t SMALL = 4 * 1024;  // bytes to move that one thread does sooner than two
 
-template <class T>
-void write_kv(const Batch& batch, const Cells<T>& cells, Tokens key, Tokens value, int threads) {
-    const int64_t dim = cells.head_dim, size = cells.block_size;
-    const int64_t words = dim * int64_t(sizeof(T)) / 4;
-    const bool alone = batch.num_tokens * cells.kv_heads * dim * int64_t(sizeof(T)) < SMALL;
-#pragma omp parallel for num_threads(threads) schedule(static) if (!alone)
-    for (int64_t t = 0; t < batch.num_tokens; t++) {
-        int64_t block = batch.slots[t] / size, offset = batch.slots[t] % size;
-        for (int64_t head = 0; head < cells.kv_heads; head++) {
-            const char* k = reinterpret_cast<const char*>(key.at<T>(t) + head * dim);
-            uint32_t* column = cells.keys(block, head) + offset;
-            for (int64_t w = 0; w < words; w++) std::memcpy(column + w * size, k + w * 4, 4);
-            const T* v = value.at<T>(t) + head * dim;
-            std::memcpy(cells.values(block, head) + offset * dim, v, dim * sizeof(T));
-        }
-    }
-}
-
 }  // namespace
-}  // namespace octavo
 
 using namespace octavo;
 
@@ -52,28 +33,16 @@ int octavo_check(const Batch* batch, int64_t num_blocks) {
     return b.qo_indptr[b.num_rows] == b.num_tokens ? 0 : 3;
 }
 
-void octavo_write_kv(int type, const Batch* batch, char* cache, int64_t block_stride,
-                     int64_t kv_heads, int64_t head_dim, const char* key, int64_t key_stride,
-                     const char* value, int64_t value_stride, int threads) {
-    auto run = [&](auto zero) {
-        Cells<decltype(zero)> cells{cache, block_stride, kv_heads, batch->block_size, head_dim};
-        Tokens keys{const_cast<char*>(key), key_stride};
-        Tokens values{const_cast<char*>(value), value_stride};
-        write_kv(*batch, cells, keys, values, threads);
-    };
-    type == 0 ? run(float{}) : run(bf16{});
-}
-
 void octavo_copy_blocks(char* cache, int64_t block_bytes, const int64_t* pairs, int64_t num_pairs,
                         int threads) {
     constexpr int64_t PIECE = 64 * 1024;  // few large blocks are shared out too
     const int64_t pieces = (block_bytes + PIECE - 1) / PIECE;
-#pragma omp parallel for num_threads(threads) schedule(static) if (num_pairs * block_bytes > SMALL)
-    for (int64_t i = 0; i < num_pairs * pieces; i++) {
+    const bool small = num_pairs * block_bytes < SMALL;
+    for_each(num_pairs * pieces, small, threads, [&](int64_t i) {
         const int64_t* pair = pairs + i / pieces * 2;
         int64_t at = i % pieces * PIECE;
         std::memcpy(cache + pair[1] * block_bytes + at, cache + pair[0] * block_bytes + at,
                     std::min(PIECE, block_bytes - at));
-    }
+    });
 }
 }

@@ -1,48 +1,22 @@
-// out = x @ weight^T + bias, with the weight in panels of PANEL outputs.
+// out = x @ weight^T + bias, with the weight in panels of PANEL outputs: see `panel.h`.
 //
-// A panel is [words, PANEL] 32-bit words: one float32 each, or two bfloat16 of neighbouring inputs.
-// A step of few rows takes as long as reading the weights does, so a panel is read once and in
-// order, and while it is multiplied by all rows the one after it is asked for, evenly. An output
-// is one chain of multiply-adds over the inputs (see `product.h`), whatever the rows beside it.
+// An output is one chain of multiply-adds over the inputs (see `product.h`), whatever the rows
+// beside it, and whether an int8 panel is widened in passing or beforehand.
 #include <algorithm>
 #include <vector>
 
 #include "octavo.h"
-#include "product.h"
+#include "panel.h"
+#include "team.h"
+#include "tiles.h"
 
 namespace octavo {
 namespace {
 
-constexpr int PANEL = 32;
-constexpr int PANEL_BYTES = 4 * PANEL;  // a word of each output
-constexpr int LINE = 64;                // bytes of a cache line
-constexpr int C = 2;                    // vectors of outputs held in registers ...
-constexpr int MOST = W == 16 ? 8 : 4;   // ... times at most so many rows
-constexpr int64_t KEPT = 512 * 1024;    // bytes of x that stay in a cache over all panels
-constexpr int64_t SMALL = 64 * 1024;    // multiply-adds that one thread does sooner than two
-
-// One panel as a matrix of factors. With every word of it, LINES lines of what comes next are asked
-// for, `step` bytes on.
-template <class T, int LINES>
-struct Panel {
-    typedef Factor<T> F;
-    static constexpr int STEP = PER_WORD<T>;
-    const char* data;
-    const char* next;
-    int64_t step;
-
-    template <int N>
-    ALWAYS_INLINE void fetch(int64_t k, int64_t column, Vector<F> (&b)[STEP][N]) const {
-        const int64_t word = k / STEP;
-        const char* from = data + word * PANEL_BYTES + column * 4;
-        for (int c = 0; c < N; c++)
-            if constexpr (STEP == 1)
-                b[0][c] = load_raw<Vector<F>>(from + c * 4 * W);
-            else
-                split_pairs(from + c * 4 * W, b[0][c], b[1][c]);
-        for (int l = 0; l < LINES; l++) __builtin_prefetch(next + word * step + l * LINE, 0, 3);
-    }
-};
+constexpr int C = 2;                   // vectors of outputs held in registers ...
+constexpr int MOST = W == 16 ? 8 : 4;  // ... times at most so many rows
+constexpr int64_t KEPT = 512 * 1024;   // bytes of x that stay in a cache over all panels
+constexpr int64_t SMALL = 64 * 1024;   // multiply-adds that one thread does sooner than two
 
 // Rows of x as factors, `stride` of them apart.
 template <class F>
@@ -51,14 +25,16 @@ struct Rows {
     int64_t stride;
 };
 
-template <class T>
+template <class T, class Weight>
 struct Linear {
     typedef Factor<T> F;
-    static constexpr bool WIDENS = sizeof(F) / NUMBERS<F> > sizeof(T);  // x does not lie as factors
+    typedef std::conditional_t<PAIRED<F>, bf16, float> Number;  // that factors consist of
+    static constexpr bool COPIES = !std::is_same_v<Number, T>;  // x does not lie as factors
 
     const char* x;
     const int64_t x_stride, rows, inputs;
-    const char* weight;
+    const Weight weight;
+    const float* scales;  // that sums are multiplied by, or null
     const int64_t outputs;
     const T* bias;
     char* out;
@@ -66,28 +42,40 @@ struct Linear {
 
     int64_t panels() const { return (outputs + PANEL - 1) / PANEL; }
 
-    const char* panel(int64_t index) const {
-        return weight + index * PANEL * inputs * int64_t(sizeof(T));
-    }
-
-    Rows<F> rows_of(int64_t begin, int64_t end, std::vector<float>& widened) const {
+    // Where they lie if a panel's inputs can be read there, else copied, with zeros behind them.
+    Rows<F> rows_of(int64_t begin, int64_t end, std::vector<char>& copied) const {
         const char* from = x + begin * x_stride;
-        if constexpr (!WIDENS)
-            return {reinterpret_cast<const F*>(from), x_stride / int64_t(sizeof(F))};
-        widened.resize((end - begin) * inputs);
-        for (int64_t r = 0; r < end - begin; r++) {
+        const int64_t width = weight.width();
+        if constexpr (!COPIES)
+            if (width == inputs && x_stride % int64_t(sizeof(F)) == 0)
+                return {reinterpret_cast<const F*>(from), x_stride / int64_t(sizeof(F))};
+        copied.resize((end - begin) * width * sizeof(Number));
+        Number* to = reinterpret_cast<Number*>(copied.data());
+        for (int64_t r = 0; r < end - begin; r++, to += width) {
             const T* row = reinterpret_cast<const T*>(from + r * x_stride);
-            for (int64_t i = 0; i < inputs; i++) widened[r * inputs + i] = to_float(row[i]);
+            for (int64_t i = 0; i < inputs; i++)
+                if constexpr (COPIES)
+                    to[i] = to_float(row[i]);
+                else
+                    to[i] = row[i];
+            std::fill(to + inputs, to + width, Number{});
         }
-        return {reinterpret_cast<const F*>(widened.data()), inputs};
+        return {reinterpret_cast<const F*>(copied.data()), width / NUMBERS<F>};
     }
 
-    void write(float* sums, int64_t row, int64_t count, int64_t index) const {
+    // Never inlined: whether scaling and adding are one instruction, which rounds once, must not
+    // depend on the place of the call.
+    __attribute__((noinline)) void write(float* sums, int64_t row, int64_t count,
+                                         int64_t index) const {
         const int64_t first = index * PANEL, columns = std::min<int64_t>(PANEL, outputs - first);
+        float scaled[PANEL] = {};
+        if (scales) std::copy(scales + first, scales + first + columns, scaled);
         T added[PANEL] = {};
         if (bias) std::copy(bias + first, bias + first + columns, added);
         for (int64_t r = 0; r < count; r++, sums += PANEL) {
             T* to = reinterpret_cast<T*>(out + (row + r) * out_stride) + first;
+            for (int c = 0; scales && c < PANEL; c += W)
+                store(sums + c, load(sums + c) * load(scaled + c));
             for (int c = 0; bias && c < PANEL; c += W)
                 store(sums + c, load(sums + c) + load(added + c));
             T results[PANEL];
@@ -101,52 +89,76 @@ struct Linear {
     void pass(Rows<F> a, int64_t count, const B& b, float* sums) const {
         if constexpr (R > 1)
             if (count < R) return pass<R - 1>(a, count, b, sums);
+        const int64_t depth = weight.width() / NUMBERS<F>;
         for (int64_t column = 0; column < PANEL; column += C * W)
-            product_tile<R, C>(a.data, a.stride, inputs / NUMBERS<F>, b, column, sums + column,
-                               PANEL, false);
+            product_tile<R, C>(a.data, a.stride, depth, b, column, sums + column, PANEL, false);
     }
 
     // Rows `begin` to `end`, which are `a`, of one panel, in passes of about as many rows each.
     void multiply(Rows<F> a, int64_t begin, int64_t end, int64_t index, int64_t next) const {
         const int64_t count = end - begin, passes = (count + MOST - 1) / MOST;
-        const char *data = panel(index), *ahead = panel(next);
+        const char *panel = weight.panel(index), *ahead = weight.panel(next);
         float sums[MOST * PANEL];
+        if (passes == 1) {
+            pass(a, count, weight.once(panel, ahead), sums);
+            return write(sums, begin, count, index);
+        }
+        panel = weight.ready(panel);
         for (int64_t p = 0; p < passes; p++) {
             const int64_t first = count * p / passes, some = count * (p + 1) / passes - first;
             const Rows<F> part{a.data + first * a.stride, a.stride};
-            if (passes == 1) {
-                pass(part, some, Panel<T, PANEL_BYTES / LINE>{data, ahead, PANEL_BYTES}, sums);
-            } else {
-                const char* share = ahead + (panel(1) - panel(0)) * p / passes;
-                pass(part, some, Panel<T, 1>{data, share, PANEL_BYTES / passes}, sums);
-            }
+            pass(part, some, weight.share(panel, ahead, p, passes), sums);
+            write(sums, begin + first, some, index);
+        }
+    }
+
+    // Whether the processor's tiles do it, for any number of rows: their sums run in an order of
+    // their own.
+    bool is_tiled() const {
+        return HAS_TILES && PAIRED<F> && weight.width() % TILE_INPUTS == 0 && tiles_granted();
+    }
+
+    // As `multiply`, with tiles.
+    void multiply_tiles(Rows<F> a, int64_t begin, int64_t end, int64_t index, int64_t next,
+                        Tiles& tiles) const {
+        const int64_t count = end - begin, passes = (count + TILE_ROWS - 1) / TILE_ROWS;
+        const char *panel = weight.ready(weight.panel(index)), *ahead = weight.panel(next);
+        const int64_t share = weight.bytes() / passes, steps = weight.width() / TILE_INPUTS;
+        float sums[TILE_ROWS * PANEL];
+        for (int64_t p = 0; p < passes; p++) {
+            const int64_t first = p * TILE_ROWS, some = std::min<int64_t>(TILE_ROWS, count - first);
+            tiles.multiply(reinterpret_cast<const char*>(a.data + first * a.stride),
+                           a.stride * int64_t(sizeof(F)), int(some), weight.width(), panel,
+                           ahead + p * share, share / steps, sums);
             write(sums, begin + first, some, index);
         }
     }
 
     void run(int threads) const {
-        const int64_t row_bytes = inputs * int64_t(sizeof(F)) / NUMBERS<F>;
+        const bool tiled = is_tiled();
+        const int64_t row_bytes = weight.width() * int64_t(sizeof(Number));
         const int64_t most = std::max<int64_t>(MOST, KEPT / row_bytes);
         const int64_t blocks = (rows + most - 1) / most, items = blocks * panels();
         const bool small = rows * inputs * outputs < SMALL;
-        const int team = small ? 1 : int(std::min<int64_t>(threads, items));
-#pragma omp parallel num_threads(team) if (team > 1)
-        {
-            static thread_local std::vector<float> widened;
+        share_out(items, small ? 1 : threads, [&](Claims& claims) {
+            static thread_local std::vector<char> copied;
+            Tiles tiles;
             Rows<F> a{};
             int64_t held = -1;
-            // Panels side by side for each thread: the processor's own prefetching likes one long
+            // A thread's panels lie side by side: the processor's own prefetching likes one long
             // piece. After a weight's last panel comes, in memory, most often the next weight.
-#pragma omp for schedule(static) nowait
-            for (int64_t i = 0; i < items; i++) {
+            for (int64_t i; (i = claims.next()) >= 0;) {
                 const int64_t block = i / panels(), index = i % panels();
                 const int64_t begin = rows * block / blocks, end = rows * (block + 1) / blocks;
-                if (block != held) a = rows_of(begin, end, widened);
+                if (block != held) a = rows_of(begin, end, copied);
                 held = block;
-                multiply(a, begin, end, index,
-                         block + 1 < blocks && index + 1 == panels() ? 0 : index + 1);
+                const int64_t next = block + 1 < blocks && index + 1 == panels() ? 0 : index + 1;
+                if (tiled)
+                    multiply_tiles(a, begin, end, index, next, tiles);
+                else
+                    multiply(a, begin, end, index, next);
             }
-        }
+        });
     }
 };
 
@@ -155,13 +167,25 @@ struct Linear {
 
 using namespace octavo;
 
+extern "C" int octavo_has_tiles() { return HAS_TILES && tiles_granted(); }
+
 extern "C" void octavo_linear(int type, const char* x, int64_t x_stride, int64_t rows,
                               int64_t inputs, const char* weight, int64_t outputs,
-                              const char* bias, char* out, int64_t out_stride, int threads) {
-    auto run = [&](auto zero) {
+                              const char* bias, const float* scales, char* out, int64_t out_stride,
+                              int threads) {
+    auto multiply = [&](auto zero, auto panels) {
         typedef decltype(zero) T;
         const T* added = reinterpret_cast<const T*>(bias);
-        Linear<T>{x, x_stride, rows, inputs, weight, outputs, added, out, out_stride}.run(threads);
+        Linear<T, decltype(panels)>{x,       x_stride, rows,  inputs, panels,
+                                    scales,  outputs,  added, out,    out_stride}
+            .run(threads);
+    };
+    auto run = [&](auto zero) {
+        typedef decltype(zero) T;
+        if (scales)
+            multiply(zero, Levels<T>{weight, inputs});
+        else
+            multiply(zero, Words<T>{weight, inputs});
     };
     type == 0 ? run(float{}) : run(bf16{});
 }

@@ -34,6 +34,14 @@ void octavo_write_kv(int type, const Batch* batch, char* cache, int64_t block_st
                      int64_t kv_heads, int64_t head_dim, const char* key, int64_t key_stride,
                      const char* value, int64_t value_stride, int threads);
 
+// The same after turning queries and keys in place by their positions. 0, or 1 if a position is
+// outside of `cos_sin` [max_len, 2, head_dim / 2]; then nothing is done.
+int octavo_rotary_write_kv(int type, const Batch* batch, char* cache, int64_t block_stride,
+                           int64_t kv_heads, int64_t head_dim, char* query, int64_t query_stride,
+                           int64_t heads, char* key, int64_t key_stride, const char* value,
+                           int64_t value_stride, const float* cos_sin, int64_t max_len,
+                           const int32_t* positions, int threads);
+
 void octavo_copy_blocks(char* cache, int64_t block_bytes, const int64_t* pairs, int64_t num_pairs,
                         int threads);
 
@@ -45,18 +53,24 @@ void octavo_add_rms_norm(int type, const char* x, int64_t x_stride, char* residu
                          int64_t residual_stride, int64_t rows, int64_t width, const char* weight,
                          float eps, char* out, int64_t out_stride, int threads);
 
-// 0, or 1 if a position is outside of `cos_sin` [max_len, 2, head_dim / 2]; then nothing is done.
-int octavo_rotary(int type, char* query, int64_t query_stride, int64_t heads, char* key,
-                  int64_t key_stride, int64_t kv_heads, int64_t head_dim, const float* cos_sin,
-                  int64_t max_len, const int32_t* positions, int64_t num_tokens, int threads);
-
 void octavo_silu_and_mul(int type, const char* gate_up, int64_t in_stride, char* out,
                          int64_t out_stride, int64_t rows, int64_t width, int threads);
 
-// `weight` is [outputs, inputs] in panels: see linear.cpp. `bias` is [outputs], or null. A row of
+// `weight` is [outputs, inputs] in panels: see panel.h. `bias` is [outputs], or null. `scales` is
+// null, or what each output's sum is multiplied by: [outputs], and panels are int8. Else a row of
 // `x` and a step from row to row must be a multiple of 4 bytes.
 void octavo_linear(int type, const char* x, int64_t x_stride, int64_t rows, int64_t inputs,
-                   const char* weight, int64_t outputs, const char* bias, char* out,
-                   int64_t out_stride, int threads);
+                   const char* weight, int64_t outputs, const char* bias, const float* scales,
+                   char* out, int64_t out_stride, int threads);
+
+// Whether this process multiplies bfloat16 by tiles: see tiles.h.
+int octavo_has_tiles();
+
+// The number of one of the functions above that work on a step's tensors, -1 if it is none.
+int octavo_playable(const char* name);
+
+// Makes `count` calls: see play.cpp. Stops at the first that has a result other than 0, which is
+// then the result.
+int octavo_play(const int64_t* calls, int64_t count);
 }
 #pragma GCC visibility pop

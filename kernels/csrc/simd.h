@@ -74,6 +74,18 @@ inline vf load(const float* from) { return load_raw<vf>(from); }
 
 inline vf load(const bf16* from) { return as<vf>(widen(from) << 16); }
 
+inline vf load(const int8_t* from) {
+#if defined(__AVX512F__)
+    return as<vf>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_raw<__m128i>(from))));
+#elif defined(__AVX2__)
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return as<vf>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+#else
+    typedef int8_t vb __attribute__((vector_size(W)));
+    return __builtin_convertvector(load_raw<vb>(from), vf);
+#endif
+}
+
 inline void store(float* to, vf x) { std::memcpy(to, &x, sizeof(x)); }
 
 // Rounds to nearest, ties to even; a NaN stays one.

@@ -20,6 +20,7 @@ VLLM_FLAGS = [
     "--tensor-parallel-size",
     "-tp",
     "--dtype",
+    "--quantization",
     "--device",
     "--max-model-len",
     "--block-size",
@@ -102,6 +103,7 @@ def test_defaults_and_spellings():
         (["--port", "http"], ["--port", "http"]),
         (["--kv-cache-memory-bytes", "lots"], ["--kv-cache-memory-bytes", "lots", "2GiB"]),
         (["--dtype", "int3"], ["--dtype", "int3", "bfloat16"]),
+        (["--quantization", "fp8"], ["--quantization", "fp8", "int8"]),
         (["--max-num-seqs", "many"], ["--max-num-seqs", "many"]),
         (["--no-such-flag"], ["--no-such-flag"]),
         (["--preemption-mode", "never"], ["--preemption-mode", "never", "recompute"]),
@@ -182,6 +184,15 @@ def test_the_memory_flags_reach_the_settings(tiny_model):
     plain = plan_deployment(flags.parse(["serve", str(tiny_model())])).config
     assert (plain.swap_space, plain.preemption_mode, plain.allocation) == (None, "auto", "paged")
     assert plain.revision == model_revision(tiny_model()) == config.revision
+
+
+def test_the_quantization_reaches_the_workers_and_names_other_content(tiny_model):
+    model = str(tiny_model())
+    given = plan_deployment(flags.parse(["serve", model, "-q", "int8"])).config
+    plain = plan_deployment(flags.parse(["serve", model])).config
+    assert given.worker_config().quantization == "int8"
+    assert plain.worker_config().quantization is None
+    assert given.scheduler_config(64).revision != plain.scheduler_config(64).revision
 
 
 def test_a_watermark_that_is_wrong_is_refused(capsys, free_port, tiny_model):

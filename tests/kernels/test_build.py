@@ -58,7 +58,7 @@ def test_the_name_tells_processors_and_compilers_apart(cache, fake_compiler, tmp
     other.chmod(0o700)
     monkeypatch.setenv("CXX", str(other))
     names.add(build.library("AVX2"))
-    assert len(names) == 5 and None not in names and fake_compiler() == 5
+    assert len(names) == 6 and None not in names and fake_compiler() == 6
 
 
 @pytest.fixture
@@ -81,24 +81,26 @@ def test_capability(machine, monkeypatch, tmp_path):
     machine("AVX2", "avx512_bf16")  # torch may be told to keep to less
     assert build.processor() == "AVX2"
     machine("AVX512", "avx512_bf1 xavx512_bf16 amx_tile")
-    assert build.processor() == "AVX512" and not build.has_amx()
+    assert build.processor() == "AVX512"
     machine("AVX512", "avx512_bf16 amx_bf16")
-    assert build.has_amx()
+    assert build.processor() == "AMX"
     machine("AVX2", "amx_bf16")
-    assert not build.has_amx()
-    machine("AVX512", "amx_bf16")
+    assert build.processor() == "AVX2"
+    machine("AVX512", "amx_bf16")  # no processor has it without the other
+    assert build.processor() == "AVX512"
     monkeypatch.setattr(build, "CPUINFO", tmp_path / "missing")
-    assert build.processor() == "AVX512" and not build.has_amx()
+    assert build.processor() == "AVX512"
 
 
 def test_a_compiler_older_than_the_processor(cache, fake_compiler, machine, tmp_path, caplog):
     script = tmp_path / "fake-c++"
     refusal = 'case "$*" in *bf16*) echo "unrecognized option" >&2; exit 1;; esac\n'
     script.write_text(FAKE.replace("echo run", refusal + "echo run"))
-    machine("AVX512", "avx512_bf16")
-    assert build.library() == build.library("AVX512") is not None
+    for flags in ("avx512_bf16", "avx512_bf16 amx_bf16"):
+        machine("AVX512", flags)
+        assert build.library() == build.library("AVX512") is not None
     assert warnings_of(caplog) == [] and fake_compiler() == 1
-    assert build.library("AVX512_BF16") is None
+    assert build.library("AVX512_BF16") is None and build.library("AMX") is None
 
 
 def test_a_library_of_a_lesser_processor_serves(cache, fake_compiler, machine, monkeypatch):

@@ -1,8 +1,8 @@
-"""Norms, rotary embedding and gated SiLU against the reference and transformers."""
+"""Norms and gated SiLU against the reference and transformers."""
 
 import pytest
 import torch
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
@@ -61,49 +61,6 @@ def test_add_rms_norm(kernels, reference, rows, width, dtype):
     reference.add_rms_norm(x, expected_residual, weight, 1e-5, expected)
     assert torch.equal(residual, expected_residual)
     close(out, expected)
-
-
-def rotary_table(length, dim):
-    angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, dim, 2) / dim)
-    return torch.stack((angles.cos(), angles.sin()), dim=1)
-
-
-@dtypes
-@pytest.mark.parametrize("dim", [8, 64, 80])
-def test_rotary(kernels, reference, dim, dtype):
-    tokens, heads, kv_heads = 90, 6, 2
-    table = rotary_table(100, dim)
-    positions = torch.randperm(100, generator=torch.Generator().manual_seed(0))[:tokens].int()
-    qkv = randn(tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
-    results = []
-    for implementation in (kernels, reference):
-        query, key, value = (
-            part.unflatten(-1, (-1, dim))
-            for part in qkv.clone().split([heads * dim, kv_heads * dim, kv_heads * dim], -1)
-        )
-        before = value.clone()
-        implementation.rotary(query, key, table, positions)
-        assert torch.equal(value, before)
-        results.append((query, key))
-    for actual, expected in zip(*results, strict=True):
-        close(actual, expected)
-
-
-def test_rotary_matches_transformers(kernels):
-    query, key = randn(30, 4, 16, dtype=torch.float32), randn(30, 2, 16, dtype=torch.float32)
-    table, positions = rotary_table(50, 16), torch.arange(20, 50, dtype=torch.int32)
-    cos, sin = (table[positions.long(), i].repeat(1, 2)[None] for i in (0, 1))
-    theirs = apply_rotary_pos_emb(query.transpose(0, 1)[None], key.transpose(0, 1)[None], cos, sin)
-    kernels.rotary(query, key, table, positions)
-    for ours, expected in zip((query, key), theirs, strict=True):
-        close(ours, expected[0].transpose(0, 1))
-
-
-@pytest.mark.parametrize("position", [-1, 50])
-def test_rotary_refuses_positions_beyond_its_table(best_kernels, position):
-    x = torch.zeros(1, 2, 16)
-    with pytest.raises(IndexError, match="50"):
-        best_kernels.rotary(x, x, rotary_table(50, 16), torch.tensor([position]).int())
 
 
 @dtypes

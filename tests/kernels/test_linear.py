@@ -32,18 +32,18 @@ def close(actual, x, weight, bias=None):
 
 
 @pytest.mark.parametrize(
-    "capability, amx, expected",
+    "capability, tiles, expected",
     [
+        ("AMX", False, {torch.bfloat16: 8}),
+        ("AMX", True, {torch.bfloat16: 64}),
         ("AVX512_BF16", False, {}),
-        ("AVX512_BF16", True, {torch.bfloat16: 8}),
         ("AVX2", False, {}),
         ("DEFAULT", False, {torch.float32: 0, torch.bfloat16: 0}),
     ],
 )
-def test_who_multiplies(monkeypatch, capability, amx, expected):
+def test_who_multiplies(monkeypatch, capability, tiles, expected):
     monkeypatch.setattr(build, "processor", lambda: capability)
-    monkeypatch.setattr(build, "has_amx", lambda: amx)
-    assert torch_above() == expected
+    assert torch_above(tiles) == expected
 
 
 @dtypes

@@ -108,7 +108,7 @@ def test_a_missed_plan_leaves_everything_as_it_was(tiny_model, expected):
     ticks = worker.progress.ticks
     with pytest.raises(OutOfStep, match="expected plan 5, got plan 6"):
         worker.execute(encode(plans[6]))
-    assert worker.progress.ticks == ticks == 5 * worker.model_config.num_layers
+    assert worker.progress.ticks == ticks > 0
     results += run_plans(worker, plans[5:])
     assert tokens_by_row(plans, results)[0] == expected("llama", 4)[0]
 

@@ -7,29 +7,18 @@ whose, through the batch's index arrays. Arithmetic is left to the kernels and t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from octavo.kernels.base import Batch, Kernels
+from octavo.kernels.base import Batch, Kernels, Tape
 from octavo.workers.model_config import ModelConfig
+from octavo.workers.models.buffers import Buffers, Widths
 from octavo.workers.models.rotary import rotary_table
 from octavo.workers.models.weights import Layer, Linear, Weights
 from octavo.workers.parallel import Group, Shard
 
-
-@dataclass(frozen=True, slots=True)
-class _Buffers:
-    """What a layer writes and the next one overwrites."""
-
-    normed: Tensor  # [tokens, hidden]: what the layer's halves read
-    qkv: Tensor  # [tokens, heads + 2 * kv_heads, head_dim]
-    attended: Tensor  # [tokens, heads, head_dim]
-    gate_up: Tensor  # [tokens, 2 * intermediate]
-    gated: Tensor  # [tokens, intermediate]
-    delta: Tensor  # [tokens, hidden]: what a half adds to the residual
+TAPED_TOKENS = 128  # passes of at most so many are recorded and played: Python takes long for them
 
 
 class Llama:
@@ -51,7 +40,15 @@ class Llama:
         self.group = group
         self.cos_sin = rotary_table(model, max_model_len).to(weights.norm.device)
         self.scale = model.head_dim**-0.5
-        self._heads, self._kv_heads = len(shard.heads), len(shard.kv_heads)
+        self._widths = Widths(
+            hidden=model.hidden_size,
+            heads=len(shard.heads),
+            kv_heads=len(shard.kv_heads),
+            head_dim=model.head_dim,
+            intermediate=len(shard.intermediate),
+        )
+        self._few = Buffers.make(TAPED_TOKENS, self._widths, weights.norm)
+        self._tapes: dict[tuple[int, ...], Tape] = {}
         # Each layer ends by adding its output and norming for whatever follows it.
         self._next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.norm]
 
@@ -63,28 +60,60 @@ class Llama:
         batch: Batch,
         tick: Callable[[], None],
     ) -> Tensor:
-        """Last hidden states `[tokens, hidden]`, normed, of int32 `[tokens]` ids and positions.
+        """Last hidden states `[tokens, hidden]`, normed, of int32 `[tokens]` ids and positions;
+        valid until the next pass.
 
         Writes the tokens' keys and values into `cache`, the worker's whole tensor, and calls `tick`
-        after each layer. Two all-reduces a layer, and one for the embedding.
+        after each layer, or once where a tape is played. Two all-reduces a layer, and one for the
+        embedding.
         """
+        tokens = len(ids)
+        few = tokens <= TAPED_TOKENS and self.group.size == 1
+        buffers = (
+            self._few.first(tokens)
+            if few
+            else Buffers.make(tokens, self._widths, self.weights.norm)
+        )
+        self._embed(ids, buffers.residual)
+        buffers.positions.copy_(positions)
+        if few:
+            self._play_layers(buffers, cache, batch, tick)
+        else:
+            self._layers(buffers, cache, batch, tick)
+        return buffers.normed
+
+    def _play_layers(
+        self, buffers: Buffers, cache: Tensor, batch: Batch, tick: Callable[[], None]
+    ) -> None:
+        """As `_layers`; the second time for a number of tokens, from tape, with one tick."""
+        key = len(buffers.residual), cache.data_ptr(), torch.get_num_threads()
+        tape = self._tapes.get(key)
+        if tape is not None:
+            tape.play(batch, cache[:, 0])
+            tick()
+            return
+        tape = self.kernels.record(lambda: self._layers(buffers, cache, batch, tick))
+        if tape is not None:
+            self._tapes[key] = tape
+
+    def _layers(
+        self, buffers: Buffers, cache: Tensor, batch: Batch, tick: Callable[[], None]
+    ) -> None:
+        """From `buffers.residual`, the embedded tokens, to `buffers.normed`."""
         weights, eps = self.weights, self.model.rms_norm_eps
         kernels, group = self.kernels, self.group
-        residual = self._embed(ids)
-        buffers = self._buffers(residual)
-        normed, delta = buffers.normed, buffers.delta
+        residual, normed, delta = buffers.residual, buffers.normed, buffers.delta
         kernels.rms_norm(residual, weights.layers[0].input_norm, eps, normed)
         for layer, layer_cache, next_norm in zip(
             weights.layers, cache.unbind(1), self._next_norms, strict=True
         ):
-            self._attend(layer, buffers, positions, layer_cache, batch)
+            self._attend(layer, buffers, layer_cache, batch)
             group.all_reduce(delta)
             kernels.add_rms_norm(delta, residual, layer.post_norm, eps, normed)
             self._feed_forward(layer, buffers)
             group.all_reduce(delta)
             kernels.add_rms_norm(delta, residual, next_norm, eps, normed)
             tick()
-        return normed
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """float32 `[rows, vocabulary]` of `[rows, hidden]` on rank 0, None on the others."""
@@ -93,44 +122,28 @@ class Llama:
         whole = self.group.gather_columns(part)
         return None if whole is None else whole[:, : self.model.vocab_size].float()
 
-    def _embed(self, ids: Tensor) -> Tensor:
+    def _embed(self, ids: Tensor, out: Tensor) -> None:
         if self.group.size == 1:
-            return F.embedding(ids, self.weights.embedding)
+            torch.index_select(self.weights.embedding, 0, ids, out=out)
+            return
         local = ids - self.shard.rank * self.shard.vocab_rows
         mine = (local >= 0) & (local < self.shard.vocab_rows)
-        embedded = F.embedding(local.where(mine, 0), self.weights.embedding)
-        embedded.masked_fill_(~mine[:, None], 0)
-        self.group.all_reduce(embedded)
-        return embedded
+        torch.index_select(self.weights.embedding, 0, local.where(mine, 0), out=out)
+        out.masked_fill_(~mine[:, None], 0)
+        self.group.all_reduce(out)
 
-    def _buffers(self, residual: Tensor) -> _Buffers:
-        tokens, dim = len(residual), self.model.head_dim
-        heads, width = self._heads, len(self.shard.intermediate)
-        return _Buffers(
-            normed=torch.empty_like(residual),
-            qkv=residual.new_empty(tokens, heads + 2 * self._kv_heads, dim),
-            attended=residual.new_empty(tokens, heads, dim),
-            gate_up=residual.new_empty(tokens, 2 * width),
-            gated=residual.new_empty(tokens, width),
-            delta=torch.empty_like(residual),
-        )
-
-    def _attend(
-        self, layer: Layer, buffers: _Buffers, positions: Tensor, cache: Tensor, batch: Batch
-    ) -> None:
+    def _attend(self, layer: Layer, buffers: Buffers, cache: Tensor, batch: Batch) -> None:
         kernels, eps = self.kernels, self.model.rms_norm_eps
-        heads, kv_heads, out = self._heads, self._kv_heads, buffers.attended
-        self._project(buffers.normed, layer.qkv, buffers.qkv.flatten(1))
-        query, key, value = torch.split(buffers.qkv, [heads, kv_heads, kv_heads], dim=1)
+        query, key, value = buffers.query, buffers.key, buffers.value
+        self._project(buffers.normed, layer.qkv, buffers.qkv)
         if layer.query_norm is not None and layer.key_norm is not None:
             kernels.rms_norm(query, layer.query_norm, eps, query)
             kernels.rms_norm(key, layer.key_norm, eps, key)
-        kernels.rotary(query, key, self.cos_sin, positions)
-        kernels.write_kv(key, value, cache, batch)
-        kernels.attention(query, cache, batch, self.scale, out)
-        self._project(out.flatten(1), layer.output, buffers.delta)
+        kernels.rotary_write_kv(query, key, value, self.cos_sin, buffers.positions, cache, batch)
+        kernels.attention(query, cache, batch, self.scale, buffers.attended)
+        self._project(buffers.attended_flat, layer.output, buffers.delta)
 
-    def _feed_forward(self, layer: Layer, buffers: _Buffers) -> None:
+    def _feed_forward(self, layer: Layer, buffers: Buffers) -> None:
         self._project(buffers.normed, layer.gate_up, buffers.gate_up)
         self.kernels.silu_and_mul(buffers.gate_up, buffers.gated)
         self._project(buffers.gated, layer.down, buffers.delta)

@@ -55,12 +55,16 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     kernels: Kernels,
+    quantization: str | None = None,
 ) -> Weights:
-    """Raises `InvalidRequest` naming a tensor that is missing, misshapen or not explained."""
-    reader = _Reader(model, shard, checkpoint, dtype, device, kernels)
+    """With `quantization`, the layers' products have int8 weights. Raises `InvalidRequest` naming a
+    tensor that is missing, misshapen or not explained."""
+    reader = _Reader(model, shard, checkpoint, dtype, device, kernels, quantization)
     embedding = reader.vocab_rows("model.embed_tokens.weight")
     layers = tuple(reader.layer(index) for index in range(model.num_layers))
     norm = reader.whole("model.norm.weight", model.hidden_size)
+    # The head is never quantized: no later layer evens out its errors, which can change the token
+    # at once, and where it is tied to the embedding the plain rows must stay in memory anyway.
     if model.tie_word_embeddings:
         checkpoint.finish((ROTARY_BUFFER, "lm_head.weight"))
         return Weights(embedding, layers, norm, kernels.pack(embedding))
@@ -77,6 +81,7 @@ class _Reader:
     dtype: torch.dtype
     device: torch.device
     kernels: Kernels
+    quantization: str | None
 
     def layer(self, index: int) -> Layer:
         model, shard = self.model, self.shard
@@ -125,18 +130,23 @@ class _Reader:
             self.checkpoint.read_into(weight[rows], name + ".weight", (whole, inputs), share)
             if bias is not None:
                 self.checkpoint.read_into(bias[rows], name + ".bias", (whole,), share)
-        return Linear(self.kernels.pack(weight), bias)
+        return Linear(self.packed(weight), bias)
 
     def rows(self, name: str, inputs: int, share: range, has_bias: bool) -> Linear:
         """Row-parallel: this rank's input features. The sum over ranks must hold the bias once."""
         outputs = self.model.hidden_size
         weight = self.empty(outputs, len(share))
         self.checkpoint.read_into(weight, name + ".weight", (outputs, inputs), share, dim=1)
-        packed = self.kernels.pack(weight)
+        packed = self.packed(weight)
         if not has_bias:
             return Linear(packed, None)
         bias = self.whole(name + ".bias", outputs)
         return Linear(packed, bias if self.shard.rank == 0 else None)
+
+    def packed(self, weight: Tensor) -> Packed:
+        """A layer's weight for the kernels. Each rank quantizes what it holds: of a weight that is
+        divided by inputs, each rank's part has scales of its own, and is a little more exact."""
+        return (self.kernels.quantize if self.quantization else self.kernels.pack)(weight)
 
     def vocab_rows(self, name: str) -> Tensor:
         share = self.shard.vocab

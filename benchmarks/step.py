@@ -1,0 +1,267 @@
+"""Where the time of a step goes: matrix products, attention, other kernels, sampling, Python.
+
+    python benchmarks/step.py [--batch 1 16 64] [--context 256] [--plot PNG] [--save JSON]
+                              [--beside JSON]
+
+The real worker and scheduler in this process, one plan in flight. A step is timed as it is; then
+again with a clock in every native kernel, called one by one instead of played from tape. What the
+kernels leave of the first time is Python: the worker's own, the calls, the plan's coding.
+`schedule` and `update` are not in it: they run in another process, beside the step before.
+
+Prefill: one prompt end to end, beside the same matrix products alone, one after another, on
+activations of the same shapes.
+
+`--save` keeps the figures; `--beside` draws those of another version next to these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from driver import Driver, embedded_model, make_request, random_tokens, say
+from machine import describe, probe, row
+
+from octavo.kernels.base import Packed
+from octavo.scheduler.config import SchedulerConfig
+from octavo.workers.config import WorkerConfig
+from octavo.workers.worker import Worker
+
+OTHER = "norms, rotary, SiLU"
+NAMES = ["matrix products", "output head", "attention", OTHER, "sampling", "Python"]
+STEPS = 40
+
+Seconds = dict[str, float]
+
+
+@dataclass(slots=True)
+class Clock:
+    """Adds up the seconds inside calls, by part, for as long as it runs."""
+
+    spent: Seconds = field(default_factory=lambda: defaultdict(float))
+
+    def wrap(self, call: Callable[..., Any], part: Callable[..., str]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*args)
+            finally:
+                self.spent[part(*args)] += time.perf_counter() - start
+
+        return timed
+
+
+def watch(worker: Worker, clock: Clock) -> None:
+    """Puts the clock into every native kernel, and around sampling."""
+    kernels: Any = worker.kernels
+    model: Any = worker._model
+    kernels.record = lambda calls: calls()  # a tape's calls could not be told apart
+    model._tapes.clear()
+    vocabulary = worker.model_config.vocab_size
+
+    def part_of(name: str) -> Callable[..., str]:
+        if name == "_linear":  # the call's arguments: see csrc/octavo.h
+            return lambda *args: "output head" if args[6] >= vocabulary else NAMES[0]
+        return lambda *args: "attention" if name == "_attention" else OTHER
+
+    for name, value in list(vars(kernels).items()):
+        if isinstance(value, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+            setattr(kernels, name, clock.wrap(value, part_of(name)))
+    sampler: Any = worker._sampler
+    sampler.sample = clock.wrap(sampler.sample, lambda *args: "sampling")
+
+
+def open_worker(args: argparse.Namespace, tokens: int) -> tuple[Worker, Driver]:
+    """A worker with room for steps of `tokens` tokens."""
+    size = 16
+    length = args.context + 4 * STEPS + size
+    blocks = (max(args.batch) * length + tokens) // size + 64
+    config = WorkerConfig(
+        str(args.model),
+        dtype="bfloat16",
+        block_size=size,
+        num_blocks_override=blocks,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=max(args.batch),
+        swap_space=0,
+        num_threads=args.threads,
+    )
+    worker = Worker(config)
+    limits = SchedulerConfig(
+        max(length, tokens + 8),
+        block_size=size,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=max(args.batch),
+        enable_prefix_caching=False,
+    )
+    return worker, Driver(worker, limits)
+
+
+def decode(driver: Driver, worker: Worker, batch: int, context: int, name: str) -> list[float]:
+    """Seconds of each of STEPS steps in which `batch` requests decode; they are run to the end."""
+    driver.add(
+        make_request(f"{name}/{i}", random_tokens(context, f"{name}/{i}"), STEPS + 8)
+        for i in range(batch)
+    )
+    walls: list[float] = []
+    execute = worker.execute
+
+    def timed(raw: bytes) -> bytes | None:
+        start = time.perf_counter()
+        answer = execute(raw)
+        walls.append(time.perf_counter() - start)
+        return answer
+
+    worker.execute = timed  # type: ignore[method-assign]
+    while driver.scheduler.num_waiting or driver.scheduler.num_running < batch:
+        driver.step()
+    for _ in range(4):
+        driver.step()
+    walls.clear()
+    for _ in range(STEPS - 8):
+        driver.step()
+    kept = list(walls)
+    worker.execute = execute  # type: ignore[method-assign]
+    driver.run()
+    return kept
+
+
+def divide(driver: Driver, worker: Worker, batch: int, context: int) -> Seconds:
+    """Seconds of a decode step and of its parts."""
+    wall = statistics.median(decode(driver, worker, batch, context, f"plain{batch}"))
+    clock = Clock()
+    kernels, sampler = vars(worker.kernels).copy(), vars(worker._sampler).copy()
+    watch(worker, clock)
+    counted: list[Seconds] = []
+    execute = worker.execute
+
+    def counting(raw: bytes) -> bytes | None:
+        clock.spent.clear()
+        answer = execute(raw)
+        counted.append(dict(clock.spent))
+        return answer
+
+    worker.execute = counting  # type: ignore[method-assign]
+    decode(driver, worker, batch, context, f"timed{batch}")
+    vars(worker.kernels).clear()
+    vars(worker.kernels).update(kernels)
+    vars(worker._sampler).clear()
+    vars(worker._sampler).update(sampler)
+    worker.execute = execute  # type: ignore[method-assign]
+    steps = counted[-(STEPS - 8) :]
+    parts = {name: statistics.median(step.get(name, 0.0) for step in steps) for name in NAMES[:-1]}
+    parts["Python"] = max(0.0, wall - sum(parts.values()))
+    return parts
+
+
+def products_alone(worker: Worker, tokens: int) -> float:
+    """Seconds of all matrix products of a step of `tokens` tokens, but for the head."""
+    model: Any = worker._model
+    dtype = worker.dtype
+
+    def run(weight: Packed, inputs: dict[int, torch.Tensor], out: torch.Tensor) -> None:
+        x = inputs.setdefault(weight.inputs, torch.randn(tokens, weight.inputs).to(dtype))
+        worker.kernels.linear(x, weight, None, out[:, : weight.outputs])
+
+    weights = [
+        linear.weight
+        for layer in model.weights.layers
+        for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)
+    ]
+    inputs: dict[int, torch.Tensor] = {}
+    outs = {w.outputs: torch.empty(tokens, w.outputs, dtype=dtype) for w in weights}
+    walls = []
+    for _ in range(4):
+        start = time.perf_counter()
+        for weight in weights:
+            run(weight, inputs, outs[weight.outputs])
+        walls.append(time.perf_counter() - start)
+    return min(walls)
+
+
+def prefill(driver: Driver, worker: Worker, tokens: int) -> tuple[float, float]:
+    """Seconds from a prompt to its first token in one step, and of its products alone; the best of
+    three each."""
+    walls = []
+    for turn in range(3):
+        driver.add([make_request(f"prefill{turn}", random_tokens(tokens, f"prefill{turn}"), 1)])
+        walls.append(driver.run())
+    return min(walls), products_alone(worker, tokens)
+
+
+def draw(file: Path, sides: dict[str, dict[str, Seconds]]) -> None:
+    """Stacked bars: a row for each version and batch."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    bars = [(batch, side) for batch in next(iter(sides.values())) for side in sides]
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.5 * len(bars)))
+    for y, (batch, side) in enumerate(reversed(bars)):
+        left = 0.0
+        for index, name in enumerate(NAMES):
+            width = sides[side][batch].get(name, 0.0) * 1e3
+            label = name if y == 0 else None
+            axes.barh(y, width, left=left, color=f"C{index}", label=label)
+            left += width
+        axes.text(left, y, f" {left:.1f} ms", va="center")
+    axes.set_yticks(range(len(bars)), [f"{side}, {batch} rows" for batch, side in reversed(bars)])
+    axes.set_xlabel("ms of a decode step")
+    axes.margins(x=0.12)
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(file, dpi=110, metadata={"Software": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, help="a directory; default: the embedded model")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--prompt", type=int, default=2048, help="tokens to prefill in one step")
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--beside", type=Path, help="what --save kept of another version")
+    parser.add_argument("--plot", type=Path)
+    args = parser.parse_args()
+    args.model = args.model or embedded_model()
+    print(describe(), "\n")
+    worker, driver = open_worker(args, args.prompt)
+    found: dict[str, Seconds] = {}
+    print(row("rows", "step, ms", *(f"{name}, ms" for name in NAMES), "Python, %", "probe"))
+    print(row(*["---"] * (len(NAMES) + 4)))
+    for batch in args.batch:
+        say(f"{batch} rows")
+        speed = probe(args.threads)
+        parts = found[str(batch)] = divide(driver, worker, batch, args.context)
+        total = sum(parts.values())
+        cells = [f"{parts[name] * 1e3:.2f}" for name in NAMES]
+        share = f"{100 * parts['Python'] / total:.0f}"
+        print(row(batch, f"{total * 1e3:.2f}", *cells, share, speed), flush=True)
+    whole, alone = prefill(driver, worker, args.prompt)
+    print(
+        f"\nA prompt of {args.prompt:,} tokens: {whole * 1e3:.0f} ms to its first token, its "
+        f"matrix products alone {alone * 1e3:.0f} ms, {100 * alone / whole:.0f} %."
+    )
+    if args.save:
+        args.save.write_text(json.dumps(found))
+    if args.plot:
+        sides = {"now": found}
+        if args.beside:
+            sides = {"before": json.loads(args.beside.read_text())} | sides
+        draw(args.plot, sides)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+// Products of bfloat16 by AMX, the tile registers of some Intel processors.
+//
+// A tile is 16 rows of 64 bytes. TILE_ROWS rows of x, times one panel (see `linear.cpp`), which is
+// two tiles wide, take eight of them: two of x, two of the panel, four of sums. Where the processor
+// has none, TILE_TWIN puts plain loops in their place, word for word what Intel's manual says that
+// the instructions do, so that all around them can be tested on any machine.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "simd.h"
+
+#if defined(__AMX_BF16__) && !defined(TILE_TWIN)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace octavo {
+
+#if defined(__AMX_BF16__) || defined(TILE_TWIN)
+constexpr bool HAS_TILES = true;
+#else
+constexpr bool HAS_TILES = false;
+#endif
+
+constexpr int TILE_ROWS = 32;    // of x, at most, in one pass
+constexpr int TILE_INPUTS = 32;  // that one tile is wide, as bfloat16
+
+// What the instruction LDTILECFG reads.
+struct alignas(64) TileShapes {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
+#if defined(TILE_TWIN)
+
+struct TileTwin {
+    TileShapes shapes;
+    char data[8][16][64];
+};
+inline TileTwin& tile_twin() {
+    static thread_local TileTwin twin;
+    return twin;
+}
+inline bool tiles_granted() { return true; }
+inline void set_tiles(const TileShapes& shapes) {
+    tile_twin().shapes = shapes;
+    std::memset(tile_twin().data, 0, sizeof(tile_twin().data));
+}
+inline void release_tiles() { tile_twin().shapes = TileShapes{0}; }
+template <int T>
+inline void zero_tile() {
+    std::memset(tile_twin().data[T], 0, sizeof(tile_twin().data[T]));
+}
+template <int T>
+inline void load_tile(const void* from, int64_t stride) {
+    const TileShapes& shapes = tile_twin().shapes;
+    for (int r = 0; r < shapes.rows[T]; r++)
+        std::memcpy(tile_twin().data[T][r], static_cast<const char*>(from) + r * stride,
+                    shapes.row_bytes[T]);
+}
+template <int T>
+inline void store_tile(void* to, int64_t stride) {
+    const TileShapes& shapes = tile_twin().shapes;
+    for (int r = 0; r < shapes.rows[T]; r++)
+        std::memcpy(static_cast<char*>(to) + r * stride, tile_twin().data[T][r],
+                    shapes.row_bytes[T]);
+}
+// sums += a @ b: even and odd inputs add up apart, over the whole tile, then together.
+template <int SUMS, int A, int B>
+inline void multiply_tiles() {
+    TileTwin& twin = tile_twin();
+    for (int m = 0; m < twin.shapes.rows[SUMS]; m++)
+        for (int n = 0; n < twin.shapes.row_bytes[SUMS] / 4; n++) {
+            float apart[2] = {}, sum;
+            for (int k = 0; k < twin.shapes.row_bytes[A] / 2; k++) {
+                bf16 a, b;
+                std::memcpy(&a, &twin.data[A][m][2 * k], 2);
+                std::memcpy(&b, &twin.data[B][k / 2][4 * n + 2 * (k % 2)], 2);
+                apart[k % 2] = std::fma(to_float(a), to_float(b), apart[k % 2]);
+            }
+            std::memcpy(&sum, &twin.data[SUMS][m][4 * n], 4);
+            sum += apart[0] + apart[1];
+            std::memcpy(&twin.data[SUMS][m][4 * n], &sum, 4);
+        }
+}
+
+#elif defined(__AMX_BF16__)
+
+// Linux lends a process its tiles when it asks, once.
+inline bool tiles_granted() {
+    constexpr int REQUEST = 0x1023, TILE_DATA = 18;
+    static const bool granted = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    return granted;
+}
+inline void set_tiles(const TileShapes& shapes) { _tile_loadconfig(&shapes); }
+inline void release_tiles() { _tile_release(); }
+template <int T>
+inline void zero_tile() {
+    asm volatile("tilezero %%tmm%c0" ::"n"(T));
+}
+template <int T>
+inline void load_tile(const void* from, int64_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "n"(T) : "memory");
+}
+template <int T>
+inline void store_tile(void* to, int64_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "n"(T) : "memory");
+}
+template <int SUMS, int A, int B>
+inline void multiply_tiles() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"n"(SUMS), "n"(A), "n"(B));
+}
+
+#else
+
+inline bool tiles_granted() { return false; }
+inline void set_tiles(const TileShapes&) {}
+inline void release_tiles() {}
+template <int T>
+inline void zero_tile() {}
+template <int T>
+inline void load_tile(const void*, int64_t) {}
+template <int T>
+inline void store_tile(void*, int64_t) {}
+template <int SUMS, int A, int B>
+inline void multiply_tiles() {}
+
+#endif
+
+// A thread's tiles, for as long as this lives.
+class Tiles {
+public:
+    ~Tiles() {
+        if (shaped) release_tiles();
+    }
+
+    // `sums` [TILE_ROWS, 32] = `rows` (at most TILE_ROWS) rows of x, `stride` bytes apart, times
+    // the panel. With every tile of it, what comes next is asked for, `step` bytes of it.
+    void multiply(const char* x, int64_t stride, int rows, int64_t inputs, const char* panel,
+                  const char* next, int64_t step, float* sums) {
+        shape(rows);
+        const bool two = rows > 16;
+        zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
+        for (int64_t k = 0; k < inputs; k += TILE_INPUTS, panel += 16 * WIDE, next += step) {
+            for (int64_t line = 0; line < step; line += 64) __builtin_prefetch(next + line, 0, 3);
+            load_tile<6>(panel, WIDE);
+            load_tile<7>(panel + WIDE / 2, WIDE);
+            load_tile<4>(x + k * 2, stride);
+            multiply_tiles<0, 4, 6>(), multiply_tiles<1, 4, 7>();
+            if (!two) continue;
+            load_tile<5>(x + 16 * stride + k * 2, stride);
+            multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
+        }
+        store_tile<0>(sums, WIDE);
+        store_tile<1>(sums + 16, WIDE);
+        if (!two) return;
+        store_tile<2>(sums + 16 * 32, WIDE);
+        store_tile<3>(sums + 16 * 32 + 16, WIDE);
+    }
+
+private:
+    static constexpr int64_t WIDE = 128;  // bytes of a panel's word of each output, and of sums
+
+    // Tiles of as many rows as there are, since no more of x may be read.
+    void shape(int rows) {
+        if (rows == shaped) return;
+        shaped = rows;
+        TileShapes shapes;
+        const int counts[8] = {std::min(rows, 16), std::min(rows, 16), rows - 16, rows - 16,
+                               std::min(rows, 16), rows - 16,          16,        16};
+        for (int t = 0; t < 8; t++) {
+            shapes.rows[t] = uint8_t(std::max(counts[t], 1));
+            shapes.row_bytes[t] = 64;
+        }
+        set_tiles(shapes);
+    }
+
+    int shaped = 0;
+};
+
+}  // namespace octavo

@@ -1,0 +1,48 @@
+"""Weights as int8: levels from -127 to 127, and a float32 scale for each output.
+
+The two forms again: plain levels `[outputs, inputs]`, and panels, which `csrc/panel.h` reads. A
+panel is `[inputs, PANEL]` levels, so two inputs of it are a cache line; zeros fill it up to an even
+number of inputs and a whole number of outputs.
+
+Levels are exact in bfloat16 and in float32: a product's sums are as exact as those of any weight
+of these types, and are scaled once, before they are rounded.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.base import Packed
+from octavo.kernels.packing import PANEL, Arena
+
+LEVELS = 127
+
+
+def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest int8 levels `[outputs, inputs]`, and float32 scales `[outputs]`, by which each
+    output's largest weight is level 127: 0 for zeros, and not finite where a weight is not, so that
+    the results show it."""
+    wide = weight.float()
+    scales = wide.abs().amax(1) / LEVELS
+    levels = wide / scales.where(scales > 0, 1)[:, None]
+    return levels.round_().clamp_(-LEVELS, LEVELS).nan_to_num_().to(torch.int8), scales
+
+
+def quantize_plain(weight: Tensor) -> Packed:
+    """Plain levels, for `linear_plain`."""
+    outputs, inputs = weight.shape
+    levels, scales = quantize_rows(weight)
+    return Packed(outputs, inputs, weight.dtype, levels, scales=scales)
+
+
+def quantize_panels(weight: Tensor, arena: Arena) -> Packed:
+    """Panels of levels: int8 `[panels, inputs, PANEL]`."""
+    outputs, inputs = weight.shape
+    levels, scales = quantize_rows(weight)
+    count, width = -(-outputs // PANEL), -(-inputs // 2) * 2
+    padded = levels.new_zeros(count * PANEL, width)
+    padded[:outputs, :inputs] = levels
+    panels = arena.take(count, width, PANEL // 4).view(torch.int8)
+    panels.copy_(padded.view(count, PANEL, width).transpose(1, 2))
+    return Packed(outputs, inputs, weight.dtype, None, panels, scales)
