@@ -119,6 +119,10 @@ class Kernels(Protocol):
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         """`out = silu(gate) * up` for `[rows, 2 * width]` holding gate, then up."""
 
+    def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each row of `[rows, width]`, contiguous within rows: the index of the first of its
+        largest numbers, int64 `[rows]`, and that number, float32 `[rows]`. A NaN is above all."""
+
     def record(self, calls: Callable[[], None]) -> Tape | None:
         """Runs `calls`, which calls kernels and nothing else that matters. A tape plays them again
         much sooner; None where that would not repeat everything. Whoever keeps a tape keeps the

@@ -82,6 +82,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         + [*_TOKENS, c_int],
     ),
     "octavo_silu_and_mul": (None, [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_int]),
+    "octavo_argmax": (None, [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_void_p, c_int]),
     "octavo_has_tiles": (c_int, []),
     "octavo_playable": (c_int, [c_char_p]),
     "octavo_play": (c_int, [c_void_p, c_int64]),
@@ -314,6 +315,22 @@ class CpuKernels:
             width,
             torch.get_num_threads(),
         )
+
+    def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        rows, width = x.shape
+        if width == 0:
+            raise ValueError("rows without numbers have no largest one")
+        indices, values = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        self._library.octavo_argmax(
+            storage_of(x),
+            *as_matrix(x),
+            rows,
+            width,
+            indices.data_ptr(),
+            values.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return indices, values
 
     def record(self, calls: Callable[[], None]) -> NativeTape | None:
         tape = NativeTape(self._library, self._prepared)

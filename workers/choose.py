@@ -31,11 +31,6 @@ def is_greedy(sampling: SamplingParams) -> bool:
     return sampling.greedy or sampling.temperature < COLDEST
 
 
-def choose_greedy(logits: Tensor) -> Tensor:
-    """int64 `[rows]`: the likeliest tokens. A NaN counts as likelier than any number."""
-    return logits.max(-1).indices  # half the time of argmax
-
-
 def choose_despite_faults(logits: Tensor) -> Tensor:
     """int64 `[rows]`: the likeliest token whose logit is a number; 0 where there is none."""
     lowest = float("-inf")

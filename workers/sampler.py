@@ -18,16 +18,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from octavo.kernels.base import Kernels
 from octavo.scheduler.mirror import Row
 from octavo.scheduler.request import Logprob
 from octavo.workers.adjust import Adjuster, is_adjusted
 from octavo.workers.candidates import Candidates, name_candidates
-from octavo.workers.choose import (
-    choose_despite_faults,
-    choose_greedy,
-    choose_random,
-    is_greedy,
-)
+from octavo.workers.choose import choose_despite_faults, choose_random, is_greedy
 from octavo.workers.logprobs import describe
 
 
@@ -50,15 +46,20 @@ class Named:
 
 
 class Sampler:
-    def __init__(self) -> None:
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
         self._adjuster = Adjuster()
 
     def sample(self, logits: Tensor, numbers: Sequence[int], rows: Mapping[int, Row]) -> Sampled:
-        """Chooses the next token of row `numbers[i]` from `logits[i]`, float32 `[n, vocabulary]`,
-        which is overwritten. The token will be appended at index `len(row.tokens)`."""
+        """Chooses the next token of row `numbers[i]` from `logits[i]`, `[n, vocabulary]`, which may
+        be overwritten. The token will be appended at index `len(row.tokens)`."""
         batch = [rows[number] for number in numbers]
         self._adjuster.forget_all_but(rows)
         described = [i for i, row in enumerate(batch) if row.sampling.logprobs is not None]
+        if not described and all(is_greedy(row.sampling) and not is_adjusted(row) for row in batch):
+            tokens, faults = self._take_largest(logits)
+            return Sampled(tokens, [], faults)
+        logits = logits.float()
         raw = logits[described] if described else None
         self._adjust(logits, numbers, batch)
         tokens, faults = self._choose(logits, batch)
@@ -92,19 +93,26 @@ class Sampler:
             scores[adjusted] = subset
 
     def _choose(self, logits: Tensor, batch: Sequence[Row]) -> tuple[list[int], list[int]]:
-        chosen = choose_greedy(logits)
-        largest = logits.gather(-1, chosen[:, None])[:, 0]
-        fit = largest.isfinite().tolist()
-        random = [i for i, row in enumerate(batch) if fit[i] and not is_greedy(row.sampling)]
-        if random:
-            chosen[random] = choose_random(
-                logits if len(random) == len(batch) else logits[random],
-                [batch[i].sampling for i in random],
-                [len(batch[i].tokens) for i in random],
+        """The tokens of float32 logits, and which of them come from unfit ones."""
+        tokens, faults = self._take_largest(logits)
+        unfit = set(faults)
+        drawn = [i for i, row in enumerate(batch) if i not in unfit and not is_greedy(row.sampling)]
+        if drawn:
+            chosen = choose_random(
+                logits if len(drawn) == len(batch) else logits[drawn],
+                [batch[i].sampling for i in drawn],
+                [len(batch[i].tokens) for i in drawn],
             )
-        faults = [i for i, sound in enumerate(fit) if not sound]
+            for i, token in zip(drawn, chosen.tolist(), strict=True):
+                tokens[i] = token
+        return tokens, faults
+
+    def _take_largest(self, logits: Tensor) -> tuple[list[int], list[int]]:
+        """The likeliest tokens of logits of any dtype, and which of them come from unfit ones."""
+        chosen, largest = self._kernels.argmax(logits)
+        faults = (~largest.isfinite()).nonzero()[:, 0].tolist()
         if faults:
-            chosen[faults] = choose_despite_faults(logits[faults])
+            chosen[faults] = choose_despite_faults(logits[faults].float())
         return chosen.tolist(), faults
 
 

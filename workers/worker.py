@@ -69,7 +69,7 @@ class Worker:
         self.layout = Layout.of(self.model_config, self.shard, config.block_size, self.dtype)
         self._mirror = Mirror(config.block_size)
         self._batcher = Batcher(config.block_size, self.device)
-        self._sampler = Sampler()
+        self._sampler = Sampler(self.kernels)
         self._model: Llama | None = None
         self._host_bytes = 0
         self._cache: Tensor | None = None
@@ -229,7 +229,7 @@ class Worker:
         ranks by an `Append`."""
         if not numbers or logits is None:
             return Named([], [])
-        return self._sampler.search(logits, numbers, rows)
+        return self._sampler.search(logits.float(), numbers, rows)
 
     def _describe_prompts(
         self, work: list[Work], rows: dict[int, Row], ends: list[int], hidden: Tensor
@@ -248,7 +248,7 @@ class Worker:
                 upto = min(done + LOGIT_ROWS, count)
                 logits = self._model.logits(hidden[first + done : first + upto])
                 if logits is not None:
-                    entries += describe_prompt(logits, row, item.start + done)
+                    entries += describe_prompt(logits.float(), row, item.start + done)
         return found if self.group.rank == 0 else {}
 
 

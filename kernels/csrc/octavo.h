@@ -63,6 +63,10 @@ void octavo_linear(int type, const char* x, int64_t x_stride, int64_t rows, int6
                    const char* weight, int64_t outputs, const char* bias, const float* scales,
                    char* out, int64_t out_stride, int threads);
 
+// Of each row of x [rows, width], at least 1 wide: where its largest number is first, and which.
+void octavo_argmax(int type, const char* x, int64_t stride, int64_t rows, int64_t width,
+                   int64_t* indices, float* values, int threads);
+
 // Whether this process multiplies bfloat16 by tiles: see tiles.h.
 int octavo_has_tiles();
 

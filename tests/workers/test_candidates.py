@@ -13,6 +13,7 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
+from octavo.kernels.select import select
 from octavo.scheduler.mirror import Row
 from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.candidates import name_candidates
@@ -28,7 +29,7 @@ def search(logits, *settings):
         number: Row(list(TOKENS), PROMPT_LEN, [], 0, SamplingParams(beam_width=2, **changes))
         for number, changes in enumerate(settings)
     }
-    return Sampler().search(logits.clone(), range(len(rows)), rows)
+    return Sampler(select(torch.device("cpu"))).search(logits.clone(), range(len(rows)), rows)
 
 
 @pytest.fixture

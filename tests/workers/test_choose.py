@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from octavo.scheduler.sampling import SamplingParams
-from octavo.workers.choose import choose_despite_faults, choose_greedy, choose_random, is_greedy
+from octavo.workers.choose import choose_despite_faults, choose_random, is_greedy
 from octavo.workers.draws import uniforms
 
 VOCABULARY = 400
@@ -151,13 +151,6 @@ def test_which_parameters_are_greedy():
     assert not is_greedy(params(temperature=0.01))
     cold = choose_random(torch.tensor([[1.0, 3.0, 2.9]]), [params(temperature=2e-5)], [0])
     assert cold.item() == 1
-
-
-def test_greedy_takes_the_first_of_equals():
-    logits = torch.zeros(3, 70000)
-    logits[0, [7, 69000]] = 1
-    logits[1, [40000, 40001]] = 1
-    assert choose_greedy(logits).tolist() == [7, 40000, 0]
 
 
 def test_faulty_rows_get_their_best_number():

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from octavo.kernels.select import select
 from octavo.scheduler.mirror import Row
 from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.logprobs import LOWEST, describe
@@ -21,7 +22,9 @@ def row(tokens=(1, 2, 3), prompt_len=2, **changes):
 
 def sample(logits: torch.Tensor, rows: list[Row]) -> Sampled:
     numbers = range(10, 10 + len(rows))
-    return Sampler().sample(logits.clone(), numbers, dict(zip(numbers, rows, strict=True)))
+    return Sampler(select(torch.device("cpu"))).sample(
+        logits.clone(), numbers, dict(zip(numbers, rows, strict=True))
+    )
 
 
 @pytest.fixture

@@ -116,11 +116,12 @@ class Llama:
             tick()
 
     def logits(self, hidden: Tensor) -> Tensor | None:
-        """float32 `[rows, vocabulary]` of `[rows, hidden]` on rank 0, None on the others."""
+        """`[rows, vocabulary]` of `[rows, hidden]` on rank 0, None on the others, in the weights'
+        dtype: whatever reads more than their order wants them in float32."""
         part = hidden.new_empty(len(hidden), self.weights.head.outputs)
         self.kernels.linear(hidden, self.weights.head, None, part)
         whole = self.group.gather_columns(part)
-        return None if whole is None else whole[:, : self.model.vocab_size].float()
+        return None if whole is None else whole[:, : self.model.vocab_size]
 
     def _embed(self, ids: Tensor, out: Tensor) -> None:
         if self.group.size == 1:
