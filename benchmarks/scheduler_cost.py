@@ -1,8 +1,13 @@
 """What planning costs: `schedule()` + `update()` of the real scheduler, without any model.
 
-256 sequences are kept running; each that ends is replaced by a new one with a prompt of its own, as
-under steady load. The workers' answers are made up, and making them is not counted. Wall time is
-what counts; the processor's time beside it tells whether other programs were in the way.
+As many sequences as a row says are kept running; each that ends is replaced by a new one with a
+prompt of its own, as under steady load. A step has eight tokens a sequence at every size. The pool
+is full of content that could still be found, as after hours of serving, so that every block that is
+taken has to be forgotten first. The workers' answers are made up, and making them is not counted.
+
+Wall time is what counts; the processor's time beside it tells whether other programs were in the
+way, and the time that the garbage collector took in the slowest hundredth of the steps whether it
+is what made them slow. The probe is a list of 100,000 squares.
 
     python benchmarks/scheduler_cost.py
 """
@@ -10,18 +15,33 @@ what counts; the processor's time beside it tells whether other programs were in
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import statistics
 import time
+import tracemalloc
 from dataclasses import dataclass, field
 
-from machine import describe, row
+from machine import describe, row, seconds
 
+from octavo.scheduler.blocks import BlockPool
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.plan import StepPlan, StepResult, decode_plan, encode
 from octavo.scheduler.request import Request
 from octavo.scheduler.sampling import SamplingParams
 from octavo.scheduler.scheduler import Scheduler
+
+SIZES = (  # sequences, blocks of the pool with 16 tokens each
+    (256, 20_000),
+    (256, 1_000_000),
+    (512, 125_000),
+    (1024, 250_000),
+    (2048, 500_000),
+    (4096, 1_000_000),
+)
+WARM_UP = 600  # steps; longer than any answer, so that ends and arrivals are spread evenly
+CODED = 10  # in every tenth step a plan is decoded too, which is otherwise the workers' business
+VOCAB = range(50_000)
 
 
 class Load:
@@ -36,74 +56,157 @@ class Load:
     def refill(self) -> None:
         while self._scheduler.num_running + self._scheduler.num_waiting < self._target:
             self._count += 1
-            prompt = [self._random.randrange(50_000) for _ in range(self._random.randint(64, 1024))]
+            prompt = self._random.choices(VOCAB, k=self._random.randint(64, 1024))
             sampling = SamplingParams(
                 max_tokens=self._random.randint(64, 512), ignore_eos=True, seed=0
             )
             self._scheduler.add(Request(f"r{self._count}", prompt, sampling), 0.0)
 
 
-def answer(plan: StepPlan, source: random.Random) -> StepResult:
-    sampled = sum(work.sample for work in plan.work)
-    return StepResult(plan.step, [source.randrange(50_000) for _ in range(sampled)])
+class Collector:
+    """`seconds` that garbage collections have taken so far. A `calm` one does not look at what was
+    there before the load, and goes through all the rest a hundred times as rarely: a step leaves
+    nothing that only a collection could free."""
+
+    def __init__(self, calm: bool) -> None:
+        self.seconds = 0.0
+        self.calm = calm
+        self._began = 0.0
+        gc.callbacks.append(self.note)
+        if calm:
+            young, middle, old = gc.get_threshold()
+            gc.set_threshold(young, middle, 100 * old)
+
+    def note(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.seconds += time.perf_counter() - self._began
 
 
 @dataclass(slots=True)
 class Costs:
-    """Milliseconds of every step: schedule + update by the clock and by the processor, and coding
-    a plan for the wire and back. `rows` is the number of rows computed."""
+    """Milliseconds of every step: schedule + update by the clock, by the processor and what of it
+    is garbage collection; and coding a plan for the wire and back. `rows` were computed."""
 
     wall: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
+    collecting: list[float] = field(default_factory=list)
     coding: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
 
 
-def measure(running: int, steps: int, blocks: int) -> Costs:
-    config = SchedulerConfig(max_model_len=2048, max_num_seqs=running, max_num_batched_tokens=2048)
+def fill(pool: BlockPool) -> None:
+    """Every block has content that can be found, and none is held."""
+    table = [pool.take() for _ in range(pool.free)]
+    for block in table:
+        pool.publish(block, block.to_bytes(16, "little"))
+    pool.release(table)
+
+
+def answer(plan: StepPlan, source: random.Random) -> StepResult:
+    sampled = sum(work.sample for work in plan.work)
+    return StepResult(plan.step, source.choices(VOCAB, k=sampled))
+
+
+def measure(running: int, blocks: int, steps: int, collector: Collector) -> Costs:
+    config = SchedulerConfig(
+        max_model_len=2048,
+        max_num_seqs=running,
+        max_num_batched_tokens=8 * running,
+        max_num_queued_reqs=running,
+    )
     scheduler = Scheduler(config, Capacity(blocks, config.block_size))
+    fill(scheduler.cache.pool)
+    if collector.calm:
+        gc.freeze()
     load, source, costs = Load(scheduler, running), random.Random(1), Costs()
-    for step in range(-running, steps):  # the first ones fill the engine
+    for step in range(-WARM_UP, steps):
         load.refill()
+        collecting = collector.seconds
         wall, processor = time.perf_counter(), time.thread_time()
         plan = scheduler.schedule(0.0)
         wall, processor = time.perf_counter() - wall, time.thread_time() - processor
+        collecting = collector.seconds - collecting
         assert plan is not None
-        coding = time.perf_counter()
-        decode_plan(encode(plan))
-        coding = time.perf_counter() - coding
+        encode(plan)  # as the engine does, if not in the time that is shown
         result = answer(plan, source)
+        collecting = collector.seconds - collecting
         wall, processor = time.perf_counter() - wall, time.thread_time() - processor
         scheduler.update(result, 0.0)
         wall, processor = time.perf_counter() - wall, time.thread_time() - processor
+        collecting = collector.seconds - collecting
+        scheduler.take_ended()
         if step >= 0:
             costs.wall.append(wall * 1e3)
             costs.processor.append(processor * 1e3)
-            costs.coding.append(coding * 1e3)
+            costs.collecting.append(collecting * 1e3)
             costs.rows.append(len(plan.work))
+        if step >= 0 and step % CODED == 0:
+            coding = time.perf_counter()
+            decode_plan(encode(plan))
+            costs.coding.append((time.perf_counter() - coding) * 1e3)
+    gc.unfreeze()
     return costs
+
+
+def show(running: int, blocks: int, costs: Costs) -> str:
+    median = statistics.median(costs.wall)
+    slow = statistics.quantiles(costs.wall, n=100)[98]
+    both = zip(costs.collecting, costs.wall, strict=True)
+    collected = [collecting for collecting, wall in both if wall >= slow]
+    probe = seconds(lambda: [number * number for number in range(100_000)], 15)
+    return row(
+        f"{running:,}",
+        f"{blocks:,}",
+        f"{statistics.mean(costs.rows):,.0f}",
+        f"{median:.2f}",
+        f"{1e3 * median / statistics.mean(costs.rows):.2f}",
+        f"{slow:.2f}",
+        f"{statistics.median(collected):.2f}",
+        f"{statistics.median(costs.processor):.2f}",
+        f"{statistics.median(costs.coding):.2f}",
+        f"{probe * 1e3:.2f}",
+    )
+
+
+def show_memory(blocks: int) -> str:
+    """Bytes that the books take for each block of a pool, when it is new and when all of it can be
+    found."""
+    began = time.perf_counter()
+    BlockPool(blocks)
+    made = time.perf_counter() - began
+    tracemalloc.start()
+    pool = BlockPool(blocks)
+    new, _ = tracemalloc.get_traced_memory()
+    fill(pool)
+    gc.collect()
+    full, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return row(f"{blocks:,}", f"{new / blocks:.0f}", f"{full / blocks:.0f}", f"{made * 1e3:.0f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--running", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--blocks", type=int, default=20_000, help="of the pool, 16 tokens each")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--running", type=int, nargs="*", help="only the rows of these sizes")
+    parser.add_argument("--calm", action="store_true", help="calm the garbage collector")
     args = parser.parse_args()
-    costs = measure(args.running, args.steps, args.blocks)
+    collector = Collector(args.calm)
+    names = "sequences", "blocks", "rows a step", "schedule + update, median ms", "µs a row"
+    more = "p99 ms", "of it collector", "processor, median ms", "coding, median ms", "probe ms"
+    print(row(*names, *more))
+    print(row(*["---"] * 10))
+    for running, blocks in SIZES:
+        if args.running is None or running in args.running:
+            costs = measure(running, blocks, args.steps, collector)
+            print(show(running, blocks, costs), flush=True)
+    print()
+    print(row("blocks", "bytes a block, new", "all with content", "ms to make"))
+    print(row(*["---"] * 4))
+    print(show_memory(1_000_000))
+    print()
     print(describe())
-    names = "rows a step", "schedule + update, median ms", "p99 ms", "processor, median ms"
-    print(row(*names, "coding, median ms"))
-    print(row(*["---"] * 5))
-    print(
-        row(
-            f"{statistics.mean(costs.rows):.0f}",
-            f"{statistics.median(costs.wall):.3f}",
-            f"{statistics.quantiles(costs.wall, n=100)[98]:.3f}",
-            f"{statistics.median(costs.processor):.3f}",
-            f"{statistics.median(costs.coding):.3f}",
-        )
-    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def check(scheduler: Scheduler) -> None:
         for seq in group.sequences:
             assert seq.group is group and seq.finish is None
             pins.update(seq.host_table)
-    assert [pins[block] for block in range(cache.host.total)] == cache.host.pins
+    assert [pins[block] for block in range(cache.host.total)] == cache.host.pins.tolist()
     for group in roster.waiting:
         assert not group.running
         for seq in group.sequences:
@@ -37,7 +37,7 @@ def check(scheduler: Scheduler) -> None:
             _check_table(scheduler, group, seq)
             for block in [*seq.table, *seq.reserved]:
                 counts[block] += 1
-    assert counts == cache.pool.references
+    assert counts == cache.pool.references.tolist()
     for owner in cache.claims.values():
         assert owner.table, "a block is awaited that nobody computes"
 

@@ -8,19 +8,25 @@ from octavo.scheduler.moves import Moves
 from octavo.scheduler.plan import Add, Append, Fork, Grow, Replace, StepPlan, Work
 from octavo.scheduler.sequence import Sequence
 
-Owners = list[tuple[Sequence, int]]  # of each Work, with its epoch
-
 
 @dataclass(slots=True)
 class Draft:
-    """What is left of the budget, and the changes so far."""
+    """What is granted out of a budget of tokens, and the changes so far. `owners` and `epochs` are
+    those of each Work: side by side, as a pair a row would be work for the garbage collector."""
 
     budget: int
+    tokens: int = 0  # granted so far
+    chunked: int = 0  # of them, those of Works that have several
     work: list[Work] = field(default_factory=list)
-    owners: Owners = field(default_factory=list)
+    owners: list[Sequence] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
     add: list[Add] = field(default_factory=list)
     grow: list[Grow] = field(default_factory=list)
     replace: list[Replace] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        return self.budget - self.tokens
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,8 +34,7 @@ class Flight:
     """A plan that went out and whose result is not back."""
 
     step: int
-    work: list[Work]
-    owners: Owners
+    draft: Draft
     moves: Moves
 
 

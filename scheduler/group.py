@@ -24,13 +24,16 @@ class Group:
         "first_token_at",
         "forked",
         "generated",
+        "id",
         "indices",
         "number",
+        "only",
         "preemptions",
         "priority",
         "request",
         "root",
         "running",
+        "seated",
         "sequences",
         "stepping",
         "stop",
@@ -40,6 +43,7 @@ class Group:
     def __init__(self, request: Request, number: int, now: float, scope: tuple[str, ...]) -> None:
         sampling = request.sampling
         self.request = request
+        self.id = request.id
         self.number = number  # order of arrival
         self.priority = request.priority
         self.arrived = now
@@ -53,8 +57,9 @@ class Group:
         self.cached = 0  # prompt tokens found at first admission
         self.preemptions = 0
         self.running = False
+        self.seated = 0  # order of its last admission
         self.stepping = False  # candidates of its beams are in flight
-        self.generated = 0
+        self.generated = 0  # tokens of those that ended
         self.finish: Finish | None = None
         self.beams: BeamSearch | None = None
         if sampling.beam_width is not None and sampling.max_tokens:
@@ -66,6 +71,8 @@ class Group:
                 self.stop,
             )
         self.sequences = [Sequence(self, 0)]
+        # The one sequence of a request that never has another, until it ends: most are such.
+        self.only = self.sequences[0] if self.width == 1 else None
 
     @property
     def prompt_len(self) -> int:
@@ -76,6 +83,16 @@ class Group:
         if self.beams is not None:
             return self.width
         return len(self.sequences if self.forked else self.indices)
+
+    def ready(self) -> list[Sequence]:
+        """Those that lack only their last token and wait for no sibling. Beams take each step
+        together: all of them, or none."""
+        only = self.only
+        if only is not None:
+            return [only] if only.remaining() == 1 else []
+        ready = [seq for seq in self.sequences if seq.remaining() == 1 and not seq.is_held()]
+        together = self.beams is not None and len(ready) < len(self.sequences)
+        return [] if together else ready
 
     def unfork(self) -> None:
         """Samples none of which got its first token are one sequence again."""

@@ -26,13 +26,22 @@ def root_hash(*keys: str) -> bytes:
 
 def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
     """The name of a full block whose prefix is named `parent`. Token ids fit 32 bits."""
-    packed = struct.pack(f"<{len(tokens)}I", *tokens)
-    return blake2b(parent + packed, digest_size=DIGEST_BYTES, person=b"octavo-block").digest()
+    return _name(parent, _pack(tokens))
 
 
 def extend_chain(chain: list[bytes], root: bytes, tokens: Sequence[int], block_size: int) -> None:
     """Appends to `chain` the hashes of the full blocks of `tokens` that it lacks."""
     parent = chain[-1] if chain else root
-    for start in range(len(chain) * block_size, len(tokens) - block_size + 1, block_size):
-        parent = block_hash(parent, tokens[start : start + block_size])
+    missing = tokens[len(chain) * block_size : len(tokens) // block_size * block_size]
+    packed, size = _pack(missing), 4 * block_size
+    for start in range(0, len(packed), size):
+        parent = _name(parent, packed[start : start + size])
         chain.append(parent)
+
+
+def _pack(tokens: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(tokens)}I", *tokens)
+
+
+def _name(parent: bytes, packed: bytes) -> bytes:
+    return blake2b(parent + packed, digest_size=DIGEST_BYTES, person=b"octavo-block").digest()

@@ -6,6 +6,7 @@ first, and one that is let go rests until the next step, because the step under 
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 
 
@@ -16,9 +17,10 @@ class HostPool:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self.pins = [0] * total
+        self.pins = array("I", [0]) * total
         self.used = 0  # pinned
-        self._free = list(range(total - 1, -1, -1))
+        self._free: list[int] = []  # of those that were used before
+        self._fresh = 0  # this block and all behind it were never used
         self._kept: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._resting: dict[int, None] = {}
         self.names: list[bytes | None] = [None] * total
@@ -32,7 +34,7 @@ class HostPool:
     @property
     def room(self) -> int:
         """Blocks that `take` could give now."""
-        return len(self._free) + len(self._kept)
+        return len(self._free) + self.total - self._fresh + len(self._kept)
 
     def find(self, name: bytes) -> int | None:
         """The block that holds the content of this name."""
@@ -46,6 +48,9 @@ class HostPool:
         """A block to copy into, pinned once and without a name; None where all are in use."""
         if self._free:
             block = self._free.pop()
+        elif self._fresh < self.total:
+            block = self._fresh
+            self._fresh += 1
         elif self._kept:
             block, _ = self._kept.popitem(last=False)
             self.forget(block)
@@ -71,8 +76,8 @@ class HostPool:
 
     def unpin(self, block: int) -> None:
         """Without pins a block rests; then it is kept if it has a name, else free."""
+        assert self.pins[block] > 0, f"host block {block} is unpinned twice"
         self.pins[block] -= 1
-        assert self.pins[block] >= 0, f"host block {block} is unpinned twice"
         if self.pins[block] == 0:
             self.used -= 1
             self._resting[block] = None
@@ -103,12 +108,13 @@ class HostPool:
 
     def check(self) -> None:
         """Asserts every structural invariant. O(total); for tests."""
-        groups = [set(self._free), set(self._kept), set(self._resting)]
+        free = [*self._free, *range(self._fresh, self.total)]
+        groups = [set(free), set(self._kept), set(self._resting)]
         pinned = {block for block in range(self.total) if self.pins[block] > 0}
         assert len(pinned) == self.used
         assert sum(map(len, groups)) + len(pinned) == self.total
         assert set().union(pinned, *groups) == set(range(self.total))
-        assert all(self.names[block] is None for block in self._free)
+        assert all(self.names[block] is None for block in free)
         assert all(self.names[block] is not None for block in self._kept)
         assert all(self.names[block] == name for name, block in self._index.items())
         assert sum(name is not None for name in self.names) == len(self._index)

@@ -14,6 +14,8 @@ from octavo.scheduler.host_pool import HostPool
 from octavo.scheduler.moves import Moves
 from octavo.scheduler.sequence import Sequence
 
+LOOKS = 64  # blocks looked at for each that a step may write behind: others were overwritten since
+
 
 class HostTier:
     def __init__(self, pool: BlockPool, host: HostPool, moves: Moves, block_size: int) -> None:
@@ -21,13 +23,14 @@ class HostTier:
         self.host = host
         self.moves = moves
         self.block_size = block_size
-        # Published and perhaps not yet on the host, oldest first.
-        self._unstored: deque[tuple[int, bytes]] = deque()
+        # Published and perhaps not yet on the host, oldest first. Of more than there are blocks,
+        # the oldest were overwritten.
+        self._unstored: deque[int] = deque(maxlen=pool.num_blocks)
 
-    def published(self, block: int, name: bytes) -> None:
+    def published(self, block: int) -> None:
         """A device block became final and findable."""
         if self.host.total:
-            self._unstored.append((block, name))
+            self._unstored.append(block)
 
     def can_save(self, group: Group) -> bool:
         """Whether the content of all its granted tokens is in its blocks, or will be by the next
@@ -83,13 +86,16 @@ class HostTier:
 
     def write_behind(self, limit: int) -> None:
         """Copies up to `limit` published blocks to the host that it lacks, oldest first."""
-        while limit > 0 and self._unstored:
-            block, name = self._unstored.popleft()
-            if self.pool.names[block] != name or self.host.find(name) is not None:
+        looks = LOOKS * limit
+        while limit > 0 and looks > 0 and self._unstored:
+            looks -= 1
+            block = self._unstored.popleft()
+            name = self.pool.names[block]
+            if name is None or self.host.find(name) is not None:
                 continue  # overwritten meanwhile, or there already
             copy = self.host.take()
             if copy is None:
-                self._unstored.appendleft((block, name))
+                self._unstored.appendleft(block)
                 return
             self.host.name(copy, name)
             self.host.unpin(copy)

@@ -86,7 +86,7 @@ def describe_blocks(scheduler: Scheduler) -> BlocksView:
         swapped = any(seq.host_table for seq in group.sequences)
         requests.append(
             RequestView(
-                id=group.request.id,
+                id=group.id,
                 state="running" if group.running else "swapped" if swapped else "waiting",
                 priority=group.priority,
                 preemptions=group.preemptions,
@@ -100,7 +100,7 @@ def describe_blocks(scheduler: Scheduler) -> BlocksView:
             total=pool.num_blocks,
             free=pool.free,
             cached=pool.cached,
-            counts=pool.references.copy(),
+            counts=pool.references.tolist(),
             hashes=_hexadecimal(pool.names),
             holders=_holders(pool.num_blocks, tables),
         ),
@@ -108,7 +108,7 @@ def describe_blocks(scheduler: Scheduler) -> BlocksView:
             total=host.total,
             free=host.total - host.used,
             cached=host.cached,
-            counts=host.pins.copy(),
+            counts=host.pins.tolist(),
             hashes=_hexadecimal(host.names),
             holders=_holders(host.total, host_tables),
         ),

@@ -55,24 +55,35 @@ class KvCache:
         """What is there of a group's content, or None where the next block of its first sequence
         is being computed by another group. The last token is always left to compute."""
         seating = Seating()
+        earlier: dict[bytes, int] = {}  # the first sequence with a block, by its name
         for place, seq in enumerate(group.sequences):
             if seq.host_table:
                 found, shared = self._find_saved(seq), (0, 0)
             else:
-                shared = self._common_prefix(group.sequences[:place], seq)
+                shared = self._common_prefix(earlier, seq)
                 hits = self._find_prefix(seq, shared[1], waiting=place == 0)
                 if hits is None:
                     return None
                 found = hits
             seating.found.append(found)
             seating.shared.append(shared)
+            if len(group.sequences) > 1:
+                for name in seq.hashes(self.block_size):
+                    earlier.setdefault(name, place)
         self._count(group, seating)
         return seating
 
     def is_awaited(self, group: Group) -> bool:
         """Whether the group's next block is being computed by another."""
         first = group.sequences[0]
-        return not first.host_table and self._find_prefix(first, 0, waiting=True) is None
+        return self.still_waits(group) or (
+            not first.host_table and self._find_prefix(first, 0, waiting=True) is None
+        )
+
+    def still_waits(self, group: Group) -> bool:
+        """Whether the group was found to wait for a block that is still being computed. Asked of
+        each in a long queue in each step: no more than a glance."""
+        return group.sequences[0].waits_for in self.claims
 
     def fits(self, group: Group, seating: Seating, whole: bool, reserve: int) -> bool:
         """Whether the group's known tokens, or all that it may `whole` become, can be had with
@@ -149,18 +160,16 @@ class KvCache:
     def _find_prefix(self, seq: Sequence, skip: int, *, waiting: bool) -> list[int] | None:
         """Entries for `Seating.found` from block `skip` on; None, where `waiting` is allowed, if
         the block after them is being computed by another."""
-        if waiting and seq.waits_for is not None:
-            if seq.waits_for in self.claims:
-                return None
-            seq.waits_for = None
+        seq.waits_for = None
         if seq.wants_prompt_logprobs():
             return []
         found: list[int] = []
-        for name in seq.hashes(self.block_size)[skip : (len(seq.tokens) - 1) // self.block_size]:
+        names = seq.hashes(self.block_size)[skip : (len(seq.tokens) - 1) // self.block_size]
+        for name in names:
             block = self.pool.find(name)
             if block is None:
                 if waiting and name in self.claims:
-                    seq.waits_for = name
+                    seq.waits_for = self._last_claimed(names[len(found) :])
                     return None
                 host_block = self.host.find(name)
                 if host_block is None:
@@ -168,6 +177,17 @@ class KvCache:
                 block = ~host_block
             found.append(block)
         return found
+
+    def _last_claimed(self, names: list[bytes]) -> bytes:
+        """Of blocks the first of which is being computed, the last that is, with none missing
+        between them: to wait for the first alone would mean to look again after each step."""
+        last = names[0]
+        for name in names:
+            if name in self.claims:
+                last = name
+            elif self.pool.find(name) is None:
+                break
+        return last
 
     def _find_saved(self, seq: Sequence) -> list[int]:
         """A swapped sequence's content: still on the device, or on the host, but all of it."""
@@ -179,21 +199,18 @@ class KvCache:
             found.append(~host_block if block is None else block)
         return found
 
-    def _common_prefix(self, earlier: list[Sequence], seq: Sequence) -> tuple[int, int]:
+    def _common_prefix(self, earlier: dict[bytes, int], seq: Sequence) -> tuple[int, int]:
         """The sequence seated before that has most full blocks in common, and how many. Blocks
         that both must still compute are shared like those that are found."""
-        best, most = 0, 0
-        chain = seq.hashes(self.block_size)
-        bound = (len(seq.tokens) - 1) // self.block_size
-        for place, other in enumerate(earlier):
-            common = 0
-            for one, two in zip(chain[:bound], other.hashes(self.block_size), strict=False):
-                if one != two:
+        owner, common = 0, 0
+        if earlier:  # a name stands for all that comes before it too
+            bound = (len(seq.tokens) - 1) // self.block_size
+            for name in seq.hashes(self.block_size)[:bound]:
+                if name not in earlier:
                     break
+                owner = earlier[name]
                 common += 1
-            if common > most:
-                best, most = place, common
-        return best, most
+        return owner, common
 
     def _count(self, group: Group, seating: Seating) -> None:
         """Free blocks that the seating takes: new ones, ones to load into, ones to revive."""
@@ -212,21 +229,24 @@ class KvCache:
 
     # Growing and sharing
 
-    def blocks_needed(self, group: Group, ready: list[Sequence]) -> int:
-        """Free blocks that it takes for each of `ready` to write one token more."""
-        if len(group.sequences) == 1:
-            seq = ready[0]
-            return seq.granted == len(seq.table) * self.block_size and not seq.reserved
-        needed, writers = 0, Counter[int]()
+    def blocks_needed(self, group: Group, ready: list[Sequence]) -> int | None:
+        """Free blocks that it takes for each of `ready` to write one token more; None where each of
+        them has the slot already."""
+        if group.only is not None:
+            seq = group.only
+            if seq.granted % self.block_size or seq.granted < len(seq.table) * self.block_size:
+                return None
+            return 0 if seq.reserved else 1
+        needed, writers = 0, dict[int, int]()
         for seq in ready:
             place = seq.granted // self.block_size
             if place == len(seq.table):
                 needed += 1
-            else:
-                writers[seq.table[place]] += 1
+            elif self.pool.references[seq.table[place]] > 1:
+                writers[seq.table[place]] = writers.get(seq.table[place], 0) + 1
         for block, count in writers.items():  # the last holder of a block writes in place
             needed += min(count, self.pool.references[block] - 1)
-        return needed
+        return needed or None
 
     def open_block(self, seq: Sequence) -> int | None:
         """Makes the block of the next token writable: the place of one that was added or replaced,
@@ -260,7 +280,7 @@ class KvCache:
         for place in range(seq.published, full):
             block, name = seq.table[place], chain[place]
             if self.pool.publish(block, name):
-                self.tier.published(block, name)
+                self.tier.published(block)
             self._release_claim(seq, name)
         seq.published = full
 
@@ -286,7 +306,8 @@ class KvCache:
         """Whether taking this group's blocks would free any: those that others share stay."""
         references = self.pool.references
         if len(group.sequences) == 1:
-            return any(references[block] == 1 for block in group.sequences[0].table)
+            table = group.sequences[0].table
+            return any(references[block] == 1 for block in reversed(table))  # the tail is its own
         held = Counter(block for seq in group.sequences for block in seq.table)
         return any(references[block] == count for block, count in held.items())
 

@@ -28,28 +28,35 @@ class Outcomes:
         logprobs = result.logprobs or [None] * len(result.tokens)
         choices = zip(result.tokens, logprobs, strict=True)
         candidates = iter(result.candidates)
-        for index, (work, (seq, epoch)) in enumerate(zip(flight.work, flight.owners, strict=True)):
+        counters, draft = self._counters, flight.draft
+        errors, scores = result.errors, result.prompt_logprobs
+        owners = zip(draft.work, draft.owners, draft.epochs, strict=True)
+        for index, (work, seq, epoch) in enumerate(owners):
             choice, found = None, None
-            if work.sample and seq.group.beams is None:
-                choice = next(choices)
-            elif work.sample:
-                found = next(candidates)
+            if work.sample:
+                if seq.group.beams is None:
+                    choice = next(choices)
+                else:
+                    found = next(candidates)
             if seq.finish is not None:
                 continue  # it ended, or its user left, while the step ran
-            self._count(work, seq)
-            if index in result.errors:  # what it wrote is not to be found by others
-                events.append(self._fail(seq.group, result.errors[index]))
+            counters.computed += work.count
+            if work.start < seq.prompt_len:
+                counters.prompt_computed += min(work.count, seq.prompt_len - work.start)
+            if index in errors:  # what it wrote is not to be found by others
+                events.append(self._fail(seq.group, errors[index]))
                 continue
             if seq.epoch == epoch:
-                self._confirm(seq, work, result.prompt_logprobs.get(index))
+                self._confirm(seq, work, scores.get(index))
             elif seq.wants_prompt_logprobs():  # all of it comes again: the scores, then the draw
                 seq.pending -= choice is not None
                 seq.group.stepping &= found is None
                 continue
             if choice is not None:
                 seq.pending -= 1
-                seq.tokens.append(choice[0])
-                events.append(self._continue(seq, *choice, now))
+                token, logprob = choice
+                seq.tokens.append(token)
+                events.append(self._continue(seq, token, logprob, now))
             elif found is not None:
                 beams.setdefault(seq.group, []).append(found)
             elif seq.limit == seq.prompt_len == seq.computed:
@@ -57,13 +64,7 @@ class Outcomes:
         for group, rows in beams.items():
             if group.finish is None:
                 events += self._step_beams(group, rows, now)
-        self._roster.sweep()
         return events
-
-    def _count(self, work: Work, seq: Sequence) -> None:
-        self._counters.computed += work.count
-        if work.start < seq.prompt_len:
-            self._counters.prompt_computed += min(work.count, seq.prompt_len - work.start)
 
     def _confirm(self, seq: Sequence, work: Work, scores: list[Logprob] | None) -> None:
         seq.computed = work.start + work.count
@@ -76,13 +77,12 @@ class Outcomes:
         self, seq: Sequence, token: int, logprob: Logprob | None, now: float
     ) -> TokenEvent:
         group = seq.group
-        event = TokenEvent(group.request.id, [token], cached_tokens=group.cached, index=seq.index)
+        event = TokenEvent(group.id, [token], cached_tokens=group.cached, index=seq.index)
         if logprob is not None:
             event.logprobs = [logprob]
-        if seq.generated == 1:
+        if len(seq.tokens) == seq.prompt_len + 1:
             self._begin(group, now)
             event.prompt_logprobs = seq.prompt_logprobs
-        group.generated += 1
         if token in seq.stop:
             event.stop_token = token
             self._roster.end_sequence(seq, Finish.STOP)
@@ -104,7 +104,7 @@ class Outcomes:
         self._roster.end(group, Finish.LENGTH)
         return [
             TokenEvent(
-                group.request.id,
+                group.id,
                 [],
                 Finish.LENGTH,
                 prompt_logprobs=None if index else seq.prompt_logprobs,
@@ -116,7 +116,7 @@ class Outcomes:
 
     def _fail(self, group: Group, error: str) -> TokenEvent:
         self._roster.end(group, Finish.ERROR)
-        return TokenEvent(group.request.id, [], Finish.ERROR, error=error)
+        return TokenEvent(group.id, [], Finish.ERROR, error=error)
 
     def _step_beams(
         self, group: Group, candidates: list[Candidates], now: float
@@ -157,7 +157,7 @@ class Outcomes:
         events = []
         for index, beam in enumerate(group.beams.best(sampling.n)):
             finish = Finish.LENGTH if beam.stop_token is None else Finish.STOP
-            event = TokenEvent(group.request.id, beam.tokens, finish, beam.stop_token)
+            event = TokenEvent(group.id, beam.tokens, finish, beam.stop_token)
             if sampling.logprobs is not None:
                 event.logprobs = [
                     Logprob(*each)

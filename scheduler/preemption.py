@@ -53,7 +53,8 @@ class Preemption:
         that were preempted often are spared while there are others."""
         running = self._roster.running
         spared = None
-        for group in reversed(running[at + 1 :]):
+        for place in range(len(running) - 1, at, -1):
+            group = running[place]
             if self._cache.gives_back(group):
                 if group.preemptions < SPARED_AFTER:
                     return self._preempt(group)
@@ -82,5 +83,5 @@ class Preemption:
         wanted = self._mode == "swap" or (self._mode == "auto" and cheaper)
         if wanted and tier.can_save(group):
             outcome = "swap" if tier.save(group) else "no host room"
-        self.decisions.append(Decision(group.request.id, recompute, swap, outcome))
+        self.decisions.append(Decision(group.id, recompute, swap, outcome))
         return outcome

@@ -33,6 +33,7 @@ class WaitingQueue:
         assert self._groups[place] is group
         del self._groups[place]
 
-    def drop_admitted(self) -> None:
-        """Takes out those that were given rows."""
-        self._groups = [group for group in self._groups if not group.running]
+    def drop_admitted(self, among: int) -> None:
+        """Takes out those of the first so many that were given rows."""
+        first = self._groups[:among]
+        self._groups[:among] = [group for group in first if not group.running]

@@ -23,9 +23,8 @@ class Rates:
     def observe_step(self, flight: Flight, result: StepResult) -> None:
         """What a step tells of both. One that mostly decodes says nothing of prompts."""
         self._observe_copies(result.copied_blocks, result.copy_seconds)
-        tokens = sum(work.count for work in flight.work)
-        prompts = sum(work.count for work in flight.work if work.count > 1)
-        if result.compute_seconds <= 0 or 2 * prompts < tokens or not tokens:
+        tokens, chunked = flight.draft.tokens, flight.draft.chunked
+        if result.compute_seconds <= 0 or 2 * chunked < tokens or not tokens:
             return
         measured = result.compute_seconds / tokens
         weight = WEIGHT if self._computed else 1.0

@@ -40,7 +40,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     adapter: str = ""
 
 
-class Logprob(msgspec.Struct, frozen=True, array_like=True):
+class Logprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Natural log of the probability of one token under the unmodified logits.
 
     `rank` counts from 1; `top` are the likeliest (token id, logprob), best first.
@@ -52,7 +52,7 @@ class Logprob(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]] = []
 
 
-class TokenEvent(msgspec.Struct, array_like=True):
+class TokenEvent(msgspec.Struct, array_like=True, gc=False):
     """New tokens of one sample of a request, the one numbered `index`. Its last event has `finish`
     set; a request has ended when all its `n` samples have, or with the first ABORT or ERROR.
 

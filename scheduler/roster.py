@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+
 from octavo.scheduler.draft import RowChanges
 from octavo.scheduler.group import Group
 from octavo.scheduler.kv_cache import KvCache
@@ -9,6 +11,11 @@ from octavo.scheduler.plan import Fork
 from octavo.scheduler.queue import WaitingQueue
 from octavo.scheduler.request import Finish
 from octavo.scheduler.sequence import Sequence
+
+
+def _order(group: Group) -> tuple[int, int]:
+    """Priority, then admission."""
+    return group.priority, group.seated
 
 
 class Roster:
@@ -22,19 +29,27 @@ class Roster:
         self.ended: list[Group] = []
         self.changes = RowChanges()
         self.free_rows = list(range(num_rows - 1, -1, -1))
+        self._num_rows = num_rows
+        self._seated = 0
         self._cache = cache
 
+    def rows(self) -> int:
+        """Rows that are taken, or promised to running requests for when they fork."""
+        promised = sum(
+            group.rows() - len(group.sequences) for group in self.running if group.width > 1
+        )
+        return self._num_rows - len(self.free_rows) + promised
+
     def arrive(self, group: Group) -> None:
-        self.live[group.request.id] = group
+        self.live[group.id] = group
         self.waiting.push(group)
 
     def seat(self, group: Group) -> None:
         """Gives each sequence a row. The caller takes the group out of the queue."""
-        place = len(self.running)
-        while place and self.running[place - 1].priority > group.priority:
-            place -= 1
-        self.running.insert(place, group)
+        self._seated += 1
+        group.seated = self._seated
         group.running = True
+        insort(self.running, group, key=_order)
         for seq in group.sequences:
             seq.row = self.free_rows.pop()
             seq.epoch += 1
@@ -54,8 +69,7 @@ class Roster:
 
     def restart(self, group: Group) -> None:
         """Back into the queue, without rows and device blocks."""
-        self.running.remove(group)
-        group.running = False
+        self._stop(group)
         for seq in group.sequences:
             self.unseat(seq)
             seq.restart()
@@ -78,27 +92,35 @@ class Roster:
     def end_sequence(self, seq: Sequence, reason: Finish) -> None:
         """One sample has ended; with the last of them, its request has."""
         group = seq.group
-        self.retire(seq)
-        seq.finish = reason
+        self._finish(seq, reason)
         group.sequences.remove(seq)
         if not group.sequences:
             self._close(group, reason)
 
     def end(self, group: Group, reason: Finish) -> None:
-        """Frees all that a request holds; `sweep` takes it out of the running list."""
+        """Frees all that a request holds."""
         for seq in group.sequences:
-            self.retire(seq)
-            seq.finish = reason
+            self._finish(seq, reason)
         self._close(group, reason)
 
-    def sweep(self) -> None:
-        """Takes those that ended out of the running list."""
-        if any(group.finish is not None for group in self.running):
-            self.running = [group for group in self.running if group.finish is None]
+    def _finish(self, seq: Sequence, reason: Finish) -> None:
+        self.retire(seq)
+        seq.finish = reason
+        if seq.group.beams is None:  # of beams, those count that are delivered
+            seq.group.generated += seq.generated
 
     def _close(self, group: Group, reason: Finish) -> None:
-        if not group.running:
+        if group.running:
+            self._stop(group)
+        else:
             self.waiting.remove(group)
         group.finish = reason
-        del self.live[group.request.id]
+        group.sequences, group.only = [], None  # else they would keep each other from being freed
+        del self.live[group.id]
         self.ended.append(group)
+
+    def _stop(self, group: Group) -> None:
+        place = bisect_left(self.running, _order(group), key=_order)
+        assert self.running[place] is group
+        del self.running[place]
+        group.running = False

@@ -115,7 +115,6 @@ class Scheduler:
             self.roster.end_sequence(seq, Finish.ABORT)
         else:
             self.roster.end(group, Finish.ABORT)
-        self.roster.sweep()
         return True
 
     def reset_prefix_cache(self) -> None:
@@ -139,8 +138,8 @@ class Scheduler:
         result in flight. Decodes come first, then prompts, then resumptions and admissions."""
         self.cache.host.settle()
         draft = Draft(self.config.max_num_batched_tokens)
-        preempted = self._continue_decodes(draft)
-        for group in self.roster.running:
+        preempted, lacking = self._continue_decodes(draft)
+        for group in lacking:
             self._continue_prefill(draft, group)
         if not preempted and self.roster.waiting:
             self._admit(draft, now)
@@ -177,7 +176,7 @@ class Scheduler:
         moves = self.cache.moves.take()
         changes, self.roster.changes = self.roster.changes, RowChanges()
         plan = changes.plan(self._step, draft, moves, reset)
-        self._flights.append(Flight(self._step, draft.work, draft.owners, moves))
+        self._flights.append(Flight(self._step, draft, moves))
         self._step += 1
         counters = self.counters
         counters.swapped_out += len(moves.swap_out)
@@ -186,19 +185,17 @@ class Scheduler:
         counters.copied += len(moves.copy)
         return plan
 
-    def _continue_decodes(self, draft: Draft) -> bool:
-        """One token for each running sequence that lacks only its last. True if a request was
-        preempted for want of blocks."""
+    def _continue_decodes(self, draft: Draft) -> tuple[bool, list[Group]]:
+        """One token for each running sequence that lacks only its last. Says whether a request was
+        preempted for want of blocks, and which of the others may lack more."""
         running, cache, pool = self.roster.running, self.cache, self.cache.pool
-        preempted = False
+        preempted, lacking = False, list[Group]()
         at = 0
         while at < len(running):  # the budget has a token for each row
             group = running[at]
-            ready = [seq for seq in group.sequences if seq.remaining() == 1 and not seq.is_held()]
-            if group.beams is not None and len(ready) < len(group.sequences):
-                ready = []  # beams take each step together
-            if ready:
-                needed = cache.blocks_needed(group, ready)
+            ready = group.ready()
+            needed = cache.blocks_needed(group, ready) if ready else None
+            if needed is not None:
                 while pool.free < needed and group.running:
                     preempted = True
                     self._preemption.make_room(at)
@@ -206,9 +203,12 @@ class Scheduler:
                     continue  # it left the list, and the next one stands in its place
                 for seq in ready:
                     self._open_block(draft, seq)
-                    self._grant(draft, seq, 1)
+            for seq in ready:
+                self._grant(draft, seq, 1)
+            if len(ready) < group.width:
+                lacking.append(group)
             at += 1
-        return preempted
+        return preempted, lacking
 
     def _open_block(self, draft: Draft, seq: Sequence) -> None:
         assert seq.row is not None
@@ -224,7 +224,7 @@ class Scheduler:
     def _continue_prefill(self, draft: Draft, group: Group, least: int = 2) -> None:
         """Known tokens for sequences that lack `least` or more, whose blocks are there already."""
         for seq in group.sequences.copy():  # it grows where samples are forked
-            if draft.budget <= 0:
+            if draft.left <= 0:
                 return
             remaining = seq.remaining()
             if remaining < least or seq.is_held():
@@ -232,7 +232,7 @@ class Scheduler:
             if len(group.sequences) > 1 and group.beams is not None:
                 remaining -= 1  # beams compute their last tokens together
             if remaining > 0:
-                self._grant(draft, seq, min(remaining, draft.budget))
+                self._grant(draft, seq, min(remaining, draft.left))
 
     def _grant(self, draft: Draft, seq: Sequence, count: int) -> None:
         assert seq.row is not None
@@ -240,9 +240,12 @@ class Scheduler:
         seq.granted = end = start + count
         known = len(seq.tokens) + seq.pending
         sample = end == known < seq.limit
-        draft.budget -= count
+        draft.tokens += count
+        if count > 1:
+            draft.chunked += count
         draft.work.append(Work(seq.row, start, count, sample))
-        draft.owners.append((seq, seq.epoch))
+        draft.owners.append(seq)
+        draft.epochs.append(seq.epoch)
         if not sample:
             return
         if group.beams is not None:
@@ -263,7 +266,8 @@ class Scheduler:
             self.roster.fork_row(twin, first, mix_seed(seed, index))
             assert twin.row is not None
             draft.work.append(Work(twin.row, twin.granted, 0, True))
-            draft.owners.append((twin, twin.epoch))
+            draft.owners.append(twin)
+            draft.epochs.append(twin.epoch)
 
     # Letting requests in
 
@@ -273,14 +277,15 @@ class Scheduler:
             self._admitting = False
         elif free >= self._high:
             self._admitting = True
-        rows = sum(group.rows() for group in self.roster.running)
-        admitted = False
-        for group in self.roster.waiting:
-            if draft.budget <= 0 or rows + group.rows() > self._max_rows:
+        if draft.left <= 0 or not self.roster.free_rows:
+            return
+        rows, admitted = self.roster.rows(), 0
+        for place, group in enumerate(self.roster.waiting, 1):
+            if draft.left <= 0 or rows + group.rows() > self._max_rows:
                 break
             if self.roster.running and not self._admitting:
                 break  # never an idle engine: with nothing running, watermarks do not hold
-            if group.awaits_result():
+            if self.cache.still_waits(group) or group.awaits_result():
                 continue
             seating = self.cache.find_seats(group)
             if seating is None:
@@ -290,9 +295,8 @@ class Scheduler:
                 break
             rows += group.rows()
             self._seat(draft, group, seating, now)
-            admitted = True
-        if admitted:
-            self.roster.waiting.drop_admitted()
+            admitted = place
+        self.roster.waiting.drop_admitted(admitted)
 
     def _seat(self, draft: Draft, group: Group, seating: Seating, now: float) -> None:
         if group.admitted_at is None:

@@ -140,6 +140,7 @@ class Simulation:
         plan = self.scheduler.schedule(self.now)
         check(self.scheduler)
         if plan is not None:
+            self.check_counts(plan)
             self.send(plan)
         return plan
 
@@ -238,6 +239,12 @@ class Simulation:
             for worker in self.workers:
                 rows = worker._mirror.rows
                 assert {number: row.table for number, row in rows.items()} == tables
+
+    def check_counts(self, plan: StepPlan) -> None:
+        """What is remembered of the plan is what it says."""
+        draft, counts = self.scheduler._flights[-1].draft, [work.count for work in plan.work]
+        assert draft.tokens == sum(counts) <= draft.budget
+        assert draft.chunked == sum(count for count in counts if count > 1)
 
     def check_writes(self, plan: StepPlan) -> None:
         """No slot is written twice in a step, and none in a block that two tables hold."""

@@ -100,7 +100,7 @@ class HostPoolAgainstModel(RuleBasedStateMachine):
         assert self.pool.room == len(self.free) + len(self.kept)
         loose = [*self.kept, *self.resting]
         assert self.pool.cached == sum(block in self.names for block in loose)
-        assert self.pool.pins == [self.pins.get(block, 0) for block in range(TOTAL)]
+        assert self.pool.pins.tolist() == [self.pins.get(block, 0) for block in range(TOTAL)]
         assert self.pool.names == [self.names.get(block) for block in range(TOTAL)]
         for block, name in self.names.items():
             assert self.pool.find(name) == block

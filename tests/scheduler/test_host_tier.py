@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octavo.scheduler.host_tier import LOOKS
 from tests.scheduler.hosting import hosting, names_of, store_all
 from tests.scheduler.simulation import Simulation, request
 
@@ -90,6 +91,16 @@ class TestWriteBehind:
         found = [host.find(name) is not None for name in names_of(list(range(24)))]
         assert found == [True] + [False] * 5
         assert all(host.find(name) is not None for name in names_of(second))
+
+    def test_of_many_that_were_overwritten_few_are_looked_at_in_a_step(self) -> None:
+        sim = hosting(num_blocks=200, write_behind_blocks=0)
+        tier = sim.scheduler.cache.tier
+        for _ in range(2):
+            overwrite(sim)
+            sim.scheduler.cache.pool.reset()
+        assert len(tier._unstored) == 200  # more were published than there are
+        tier.write_behind(2)
+        assert len(tier._unstored) == 200 - 2 * LOOKS and tier.moves.store == []
 
     def test_what_finds_no_room_is_stored_once_there_is_some(self) -> None:
         sim = hosting(4, max_num_seqs=1)

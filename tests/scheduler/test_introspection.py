@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -11,6 +9,7 @@ import msgspec
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.introspection import BlocksView, TierView, describe_blocks
 from octavo.scheduler.scheduler import Scheduler
+from tests.scheduler.instructions import count_instructions
 from tests.scheduler.simulation import Simulation, request
 
 
@@ -124,25 +123,11 @@ def instructions(num_blocks: int) -> int:
     scheduler = Scheduler(
         SchedulerConfig(num_blocks * 16), Capacity(num_blocks, 16, num_host_blocks=num_blocks)
     )
-    count = 0
     for i in range(num_blocks // 64):
         scheduler.add(request(str(i), [i % 60] * 512, 1, salt=str(i)), 0.0)
     while scheduler.roster.waiting and scheduler.schedule(0.0):
         pass
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        describe_blocks(scheduler)
-    finally:
-        sys.settrace(before)
-    return count
+    return count_instructions(lambda: describe_blocks(scheduler))
 
 
 def test_its_cost_is_a_few_instructions_a_block() -> None:

@@ -32,7 +32,7 @@ def test_any_can_be_taken_out() -> None:
         queue.push(item)
     queue.remove(groups[2])
     groups[0].running = groups[3].running = True
-    queue.drop_admitted()
+    queue.drop_admitted(among=3)
     assert [item.number for item in queue] == [1, 4]
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.scheduler.draft import Flight
+from octavo.scheduler.draft import Draft, Flight
 from octavo.scheduler.moves import Moves
-from octavo.scheduler.plan import StepResult, Work
+from octavo.scheduler.plan import StepResult
 from octavo.scheduler.rates import (
     FIRST_BYTES_A_SECOND,
     FIRST_SECONDS_A_TOKEN,
@@ -18,9 +18,9 @@ def observe(
     rates: Rates, counts: list[int], seconds: float, blocks: int = 0, copy: float = 0.0
 ) -> None:
     """A step that computed `counts` tokens of its rows in `seconds`."""
-    work = [Work(row, 0, count, True) for row, count in enumerate(counts)]
+    draft = Draft(0, sum(counts), sum(count for count in counts if count > 1))
     result = StepResult(0, [], compute_seconds=seconds, copied_blocks=blocks, copy_seconds=copy)
-    rates.observe_step(Flight(0, work, [], Moves()), result)
+    rates.observe_step(Flight(0, draft, Moves()), result)
 
 
 def test_guesses_hold_until_something_was_measured() -> None:

@@ -103,6 +103,24 @@ def test_a_request_behind_one_that_waits_for_blocks_goes_ahead() -> None:
     assert sim.scheduler.counters.prompt_computed == 22 + 2 + 2
 
 
+def test_one_that_waits_for_blocks_looks_again_once_all_of_them_are_there() -> None:
+    sim = Simulation(max_num_batched_tokens=8)
+    prompt = list(range(25))
+    sim.add(request("leader", prompt, 2))
+    sim.step()
+    sim.add(request("follower", prompt, 2))
+    assert sim.scheduler.awaits_result
+    (follower,) = sim.scheduler.roster.live["follower"].sequences
+    waited = set[bytes | None]()
+    while follower.row is None:
+        waited.add(follower.waits_for)
+        sim.step()
+    assert waited == {follower.hashes(4)[5]}
+    assert follower.group.cached == 24
+    sim.run()
+    sim.check_answers()
+
+
 def test_it_says_when_a_plan_would_come_too_early_for_the_first_in_the_queue() -> None:
     sim = Simulation(max_num_batched_tokens=8)
     assert not sim.scheduler.awaits_result
