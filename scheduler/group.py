@@ -10,7 +10,8 @@ from octavo.scheduler.sequence import Sequence
 
 class Group:
     """`sequences` are those that have not ended. There is one until the prompt is computed: then
-    samples are forked from it, or the first beams.
+    samples are forked from it, or the first beams. Those of a request to be resumed are there from
+    the start.
 
     `scope` names what besides the tokens the content depends on, see `hashing.root_hash`.
     """
@@ -25,6 +26,7 @@ class Group:
         "forked",
         "generated",
         "indices",
+        "moved",
         "number",
         "preemptions",
         "priority",
@@ -48,7 +50,8 @@ class Group:
         self.root = root_hash(*scope)
         self.stop = frozenset(sampling.stop_token_ids)
         self.width = sampling.width
-        self.indices = list(range(sampling.n))  # of the samples to fork
+        self.moved = request.resumed is not None  # from another engine
+        self.indices = request.live_samples  # to fork
         self.forked = self.width == 1
         self.cached = 0  # prompt tokens found at first admission
         self.preemptions = 0
@@ -66,6 +69,10 @@ class Group:
                 self.stop,
             )
         self.sequences = [Sequence(self, 0)]
+        if request.resumed:
+            self.forked = True
+            self.generated = sum(len(given) for given in request.resumed if given)
+            self.sequences = [Sequence(self, i, request.resumed[i]) for i in self.indices]
 
     @property
     def prompt_len(self) -> int:
