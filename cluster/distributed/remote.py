@@ -46,15 +46,17 @@ ATTACH_SECONDS = 3.0
 LONELY_SECONDS = 0.2
 CONTROL_SECONDS = 10.0  # for every replica to answer the same question
 LOST_SECONDS = 5.0  # for the last tokens, once the call has ended
+UNTAKEN_SECONDS = 5.0  # in Serve's hands: it knows of no replica, or only of those to be avoided
 CHECK_SECONDS = 0.25
 NO_REPLICA = "no replica is up"
 
 
 @dataclass(slots=True)
 class _Submitted:
-    """A live request: the replica that said that it has taken it, whether it said that it runs
-    it, and whether it was lost since."""
+    """A live request: when it was sent, the replica that said that it has taken it, whether it said
+    that it runs it, and whether it was lost since."""
 
+    at: float
     replica: str = ""
     begun: bool = False
     lost: bool = False
@@ -93,8 +95,9 @@ class RemoteClient:
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         """See `EngineClient.generate`."""
         self._streams.open(request)
-        submitted = self._live[request.id] = _Submitted()
-        avoided = self._roll.avoided(time.monotonic())
+        now = time.monotonic()
+        submitted = self._live[request.id] = _Submitted(now)
+        avoided = self._roll.avoided(now)
         call = self._replicas.generate.remote(encode(request), self._inbox.address, avoided)
         watch = asyncio.create_task(self._watch(request.id, call, submitted))
         self._watches.add(watch)
@@ -197,23 +200,30 @@ class RemoteClient:
                     self._lose_all_on(stats.replica, stats.fault or "")
 
     def _lose_all_on(self, replica: str, reason: str) -> None:
-        """Ends the requests that a replica has taken, or with "" those that none has."""
+        """Ends the requests that a replica has taken."""
         for request_id, submitted in self._live.items():
-            if submitted.replica == replica and not submitted.lost:
-                submitted.lost = True
-                self._streams.fail(request_id, EngineDead(reason))
+            if submitted.replica == replica:
+                self._lose(request_id, submitted, reason)
         if not self.stats():
             self._lonely.set()
 
+    def _lose(self, request_id: str, submitted: _Submitted, reason: str) -> None:
+        """Once: a reader that is slow must not find the same news over and over."""
+        if not submitted.lost:
+            submitted.lost = True
+            self._streams.fail(request_id, EngineDead(reason))
+
     async def _heed_silence(self) -> None:
-        """A node that is gone says nothing, and Ray may take long to notice."""
+        """A node that is gone says nothing, and Ray may take long to notice. A request that nobody
+        takes may wait for a replica that Serve was told to avoid."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             now = time.monotonic()
             for replica in self._roll.silent(now):
                 self._lose_all_on(replica, f"nothing is heard of replica {replica}")
-            if not self._roll.stats(now):
-                self._lose_all_on("", NO_REPLICA)
+            for request_id, submitted in self._live.items():
+                if not submitted.replica and now - submitted.at > UNTAKEN_SECONDS:
+                    self._lose(request_id, submitted, "no replica took the request")
 
     async def _attach(self) -> None:
         """New replicas must learn of this ingress, and the old ones that it still lives."""

@@ -34,8 +34,10 @@ class Router(FIFOMixin, RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """Two of the replicas, which Serve asks for the length of their queues; none where all are
-        to be avoided: then Serve tries again a little later."""
+        """Two of those whose queues are of unknown length, which Serve asks for it; where there are
+        none, or they do not answer, two of all, of which it takes the one with the shorter queue.
+        Else a replica that came later would get nothing of a burst. None where all are to be
+        avoided: then Serve tries again a little later."""
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True
             if pending_request.created_at >= self._told_at:
@@ -44,4 +46,6 @@ class Router(FIFOMixin, RequestRouter):
         able = [
             each for each in candidate_replicas if each.replica_id.unique_id not in self._avoided
         ]
-        return [random.sample(able, min(2, len(able)))]
+        known = self.replica_queue_len_cache
+        fresh = [each for each in able if known.get(each.replica_id) is None]
+        return [random.sample(some, min(2, len(some))) for some in (fresh, able)]

@@ -15,7 +15,7 @@ from ray.exceptions import (
 )
 from ray.serve.exceptions import BackPressureError
 
-from octavo.cluster.distributed import rollcall
+from octavo.cluster.distributed import remote, rollcall
 from octavo.cluster.distributed.mailbox import Outbox
 from octavo.cluster.distributed.remote import RemoteClient
 from octavo.cluster.distributed.wire import (
@@ -240,10 +240,14 @@ def test_a_silent_replica_loses_its_requests(monkeypatch):
     run(test)
 
 
-def test_what_no_replica_takes_is_given_back_while_none_is_up():
+def test_what_no_replica_takes_is_given_back_in_time(monkeypatch):
+    monkeypatch.setattr(remote, "UNTAKEN_SECONDS", 0.3)
+
     async def test(world):
+        taken = await world.asked("b", "r")
         error = await lost(world.ask("a"))
-        assert (error.message, error.replica) == ("no replica is up", "")
+        assert (error.message, error.replica) == ("no replica took the request", "")
+        assert world.call(1).cancelled and not taken.done()
 
     run(test)
 
