@@ -40,7 +40,7 @@ class Course:
         self.attempts = 0
         self.deaths = 0  # since the last token
         self.pauses = 0  # since the last token
-        self.lost_at: float | None = None  # when it was first lost since the last token
+        self.waited = 0.0  # seconds for a replica, since the last token
         self._request = request
         self._given: list[list[int]] = [[] for _ in range(request.sampling.n)]
 
@@ -84,7 +84,7 @@ class Course:
         if event.finish is not None:
             self.live.remove(event.index)
         self.deaths = self.pauses = 0
-        self.lost_at = None
+        self.waited = 0.0
         return True
 
     def give_up(self, index: int) -> None:
@@ -93,8 +93,8 @@ class Course:
 
 
 class Failover:
-    """`EngineClient` over another one. A request that was lost waits `patience` seconds, from its
-    loss to its next token, for a replica that takes it.
+    """`EngineClient` over another one. A request that was lost waits `patience` seconds, until its
+    next token, for a replica that takes it; time on a replica does not count.
 
     A request that replica after replica dies with, without a token between, may be what kills them:
     it fails after `MOST_DEATHS`. Others run beside it. So that they are not blamed, requests that
@@ -172,9 +172,7 @@ class Failover:
                 f"{course.deaths} replicas in a row died while they served it, the last one for "
                 f"this reason: {error}"
             ) from error
-        now = self._clock()
-        course.lost_at = now if course.lost_at is None else course.lost_at
-        if now - course.lost_at >= self._patience:
+        if course.waited >= self._patience:
             raise error
         course.attempts += 1
         logger.info("request %s goes on elsewhere after %d tokens", name, course.generated)
@@ -182,10 +180,11 @@ class Failover:
     async def _recover(self, course: Course) -> None:
         """Waits a little, and until a replica is up. Raises `EngineDead` when that takes too
         long."""
+        began = self._clock() - course.waited
         await asyncio.sleep(min(PAUSE_SECONDS * 2**course.pauses, LONGEST_PAUSE_SECONDS))
         course.pauses += 1
-        assert course.lost_at is not None
         while (fault := self._engines.fault()) is not None:
-            if self._clock() - course.lost_at >= self._patience:
+            if self._clock() - began >= self._patience:
                 raise EngineDead(fault)
             await asyncio.sleep(POLL_SECONDS)
+        course.waited = self._clock() - began

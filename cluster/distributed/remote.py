@@ -216,9 +216,13 @@ class RemoteClient:
     async def _heed_silence(self) -> None:
         """A node that is gone says nothing, and Ray may take long to notice. A request that nobody
         takes may wait for a replica that Serve was told to avoid."""
+        now = time.monotonic()
         while True:
+            before = now
             await asyncio.sleep(CHECK_SECONDS)
             now = time.monotonic()
+            if now - before > 4 * CHECK_SECONDS:
+                continue  # it was this process that heard nothing; there is mail to read
             for replica in self._roll.silent(now):
                 self._lose_all_on(replica, f"nothing is heard of replica {replica}")
             for request_id, submitted in self._live.items():

@@ -36,6 +36,7 @@ class RollCall:
             return False
         if stats.replica not in self._buried:
             self._heard[stats.replica] = _Heard(stats, now)
+        self._forget(now)
         return True
 
     def bury(self, name: str, reason: str, now: float) -> None:
@@ -43,7 +44,6 @@ class RollCall:
         self.last_fault = reason
         self._heard.pop(name, None)
         self._buried[name] = now
-        self._forget(now)
 
     def stats(self, now: float) -> list[EngineStats]:
         """The latest snapshot of every replica that counts."""

@@ -216,6 +216,27 @@ def test_replicas_that_all_refuse_are_asked_no_longer_than_it_may_wait() -> None
     run(test)
 
 
+def test_time_on_a_replica_is_no_waiting() -> None:
+    """However long it stood in a queue there."""
+
+    async def test() -> None:
+        now = 0.0
+
+        def queue(item: Request) -> list[Step]:
+            nonlocal now
+            now += 100
+            if len(engine.seen) < 5:
+                return [died(taken=False)]
+            return [TokenEvent(item.id, [5], Finish.STOP)]
+
+        engine = ScriptedEngine(queue)
+        failover = Failover(engine, patience=1, clock=lambda: now)
+        told = [event.tokens async for event in failover.generate(request("r", [1], 5))]
+        assert told == [[5]] and now == 500
+
+    run(test)
+
+
 def test_it_goes_on_as_soon_as_a_replica_is_up() -> None:
     async def test() -> None:
         tries = Attempts([(0, 5), died()], [(0, 6, Finish.STOP)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
@@ -301,5 +302,20 @@ def test_late_tokens_of_a_lost_attempt_go_nowhere():
         again = await world.asked("a~1", "s")
         world.send(Tokens([TokenEvent("a", [5]), TokenEvent("a~1", [6], Finish.STOP)]))
         assert await again == [6]
+
+    run(test)
+
+
+def test_an_ingress_that_was_away_itself_reads_its_mail_first(monkeypatch):
+    monkeypatch.setattr(rollcall, "FRESH_SECONDS", 0.8)
+
+    async def test(world):
+        task = await world.asked("a", "r")
+        world.send(snapshot("r"))
+        time.sleep(1.2)  # nothing else runs meanwhile
+        await asyncio.sleep(0.3)
+        assert not task.done()
+        world.send(Tokens([TokenEvent("a", [5], Finish.STOP)]))
+        assert await task == [5]
 
     run(test)

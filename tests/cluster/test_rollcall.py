@@ -47,4 +47,5 @@ def test_the_dead_are_forgotten_in_the_end() -> None:
     roll.bury("a", "it died", 0.0)
     now = REMEMBERED_SECONDS + 1
     roll.bury("b", "it died", now)
+    roll.hear(snapshot("c"), now)
     assert roll.avoided(now) == ["b"]
