@@ -87,6 +87,7 @@ bench: install
 	$(BIN)/python benchmarks/preemption.py
 	$(BIN)/python benchmarks/pressure.py
 	$(BIN)/python benchmarks/allocation.py
+	$(BIN)/python benchmarks/failover.py
 
 clean:
 	rm -rf build dist octavo.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

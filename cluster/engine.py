@@ -31,7 +31,10 @@ from octavo.scheduler.scheduler import Scheduler
 logger = logging.getLogger(__name__)
 
 Emit = Callable[[list[TokenEvent]], None]
+Begin = Callable[[list[str]], None]
 Clock = Callable[[], float]
+
+INTERNAL = "the engine failed on an internal error"
 
 
 class Workers(Protocol):
@@ -58,14 +61,23 @@ class _Flight:
 
 
 class Engine:
-    """`emit` gets all events of a step in one call. `clock` is monotonic, in seconds."""
+    """`emit` gets all events of a step in one call, `begin` the ids of requests that the workers
+    are about to see for the first time. `clock` is monotonic, in seconds."""
 
     def __init__(
-        self, scheduler: Scheduler, workers: Workers, emit: Emit, *, clock: Clock, depth: int = 2
+        self,
+        scheduler: Scheduler,
+        workers: Workers,
+        emit: Emit,
+        *,
+        clock: Clock,
+        depth: int = 2,
+        begin: Begin = lambda _: None,
     ) -> None:
         self.scheduler = scheduler
         self._workers = workers
         self._emit = emit
+        self._begin = begin
         self._clock = clock
         self._depth = depth
         self._flights: deque[_Flight] = deque()
@@ -91,7 +103,8 @@ class Engine:
             raise EngineDead(self._fault)
         now = self._clock()
         self.scheduler.add(request, now)
-        self._observer.arrived(request.id, now)
+        if not request.resumed:  # its first token came from another engine
+            self._observer.arrived(request.id, now)
         self._wake.set()
 
     def abort(self, request_id: str, index: int | None = None) -> bool:
@@ -115,8 +128,8 @@ class Engine:
             raise
         except Exception as error:
             logger.exception("the step loop failed")
-            self._die("the engine failed on an internal error")
-            raise EngineDead(self._fault) from error
+            self._die(INTERNAL)
+            raise EngineDead(INTERNAL) from error
 
     async def step(self) -> None:
         """Has a plan executed, with the next one on its way before it ends, and takes the oldest
@@ -165,6 +178,8 @@ class Engine:
             self._log_preemptions()
             if plan is None:
                 return
+            if begun := self.scheduler.take_begun():
+                self._begin(begun)
             self._send(plan)
 
     def _log_preemptions(self) -> None:

@@ -96,6 +96,7 @@ class Observer:
         measured.prompt_tokens = counters.prompt_tokens
         measured.prompt_tokens_computed = counters.prompt_computed
         measured.admission_rejections = counters.rejections
+        measured.requests_resumed = counters.resumed
         measured.peak_blocks_used = counters.peak_blocks
         return EngineStats(
             replica=replica,

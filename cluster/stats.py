@@ -63,6 +63,7 @@ class Measured(msgspec.Struct):
     prompt_tokens_computed: int = 0  # recomputed ones after a preemption included
     generation_tokens: int = 0
     admission_rejections: int = 0
+    requests_resumed: int = 0  # that another engine had taken before
     peak_blocks_used: int = 0
     finished: dict[str, int] = {}  # by finish reason
     time_to_first_token: Histogram = msgspec.field(default_factory=_latency)

@@ -13,9 +13,9 @@ class _Stream:
     """One request's events on their way to its reader. `live` are the samples that have not ended,
     `cut` whether one was given up. None in the queue only wakes the reader, to look again."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: Iterable[int]) -> None:
         self.queue: asyncio.Queue[TokenEvent | OctavoError | None] = asyncio.Queue()
-        self.live = set(range(samples))
+        self.live = set(samples)
         self.cut = False
 
 
@@ -43,7 +43,7 @@ class Streams:
     def open(self, request: Request) -> None:
         """Starts to collect events. Open before the request is sent, so that none is missed."""
         assert request.id not in self._streams
-        self._streams[request.id] = _Stream(request.sampling.n)
+        self._streams[request.id] = _Stream(request.live_samples)
 
     def give_up(self, request_id: str, index: int) -> bool:
         """Ends one sample of a request, as if its last event had been read. False if it has ended

@@ -19,6 +19,7 @@ class Counters:
     prompt_computed: int = 0  # recomputed ones after a preemption included
     computed: int = 0
     rejections: int = 0  # requests
+    resumed: int = 0  # requests that another engine had taken before
     peak_blocks: int = 0  # blocks
     swapped_out: int = 0  # blocks
     swapped_in: int = 0  # blocks

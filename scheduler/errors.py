@@ -47,7 +47,16 @@ class QueueFull(OctavoError):
 
 
 class EngineDead(OctavoError):
-    """The workers are gone; the message says which rank, where and why."""
+    """The workers are gone; the message says which rank, where and why. `replica` names the one
+    that died with the request, where one had begun to run it."""
+
+    def __init__(self, message: str, replica: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.replica = replica
+
+    def __reduce__(self) -> tuple[type[EngineDead], tuple[str, str]]:
+        return type(self), (self.message, self.replica)
 
 
 class RequestFailed(OctavoError):

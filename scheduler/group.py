@@ -10,7 +10,8 @@ from octavo.scheduler.sequence import Sequence
 
 class Group:
     """`sequences` are those that have not ended. There is one until the prompt is computed: then
-    samples are forked from it, or the first beams.
+    samples are forked from it, or the first beams. Those of a request to be resumed are there from
+    the start.
 
     `scope` names what besides the tokens the content depends on, see `hashing.root_hash`.
     """
@@ -26,6 +27,7 @@ class Group:
         "generated",
         "id",
         "indices",
+        "moved",
         "number",
         "only",
         "preemptions",
@@ -52,7 +54,8 @@ class Group:
         self.root = root_hash(*scope)
         self.stop = frozenset(sampling.stop_token_ids)
         self.width = sampling.width
-        self.indices = list(range(sampling.n))  # of the samples to fork
+        self.moved = request.resumed is not None  # from another engine
+        self.indices = request.live_samples  # to fork
         self.forked = self.width == 1
         self.cached = 0  # prompt tokens found at first admission
         self.preemptions = 0
@@ -71,6 +74,9 @@ class Group:
                 self.stop,
             )
         self.sequences = [Sequence(self, 0)]
+        if request.resumed:
+            self.forked = True
+            self.sequences = [Sequence(self, i, request.resumed[i]) for i in self.indices]
         # The one sequence of a request that never has another, until it ends: most are such.
         self.only = self.sequences[0] if self.width == 1 else None
 

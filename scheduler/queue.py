@@ -9,8 +9,9 @@ from octavo.scheduler.group import Group
 
 
 def _order(group: Group) -> tuple[int, bool, int]:
-    """Priority, then the preempted before the new, then first come, first served."""
-    return group.priority, group.preemptions == 0, group.number
+    """Priority, then those that had begun before the new, then first come, first served."""
+    begun = group.moved or group.preemptions > 0
+    return group.priority, not begun, group.number
 
 
 class WaitingQueue:

@@ -26,6 +26,8 @@ def refuse_impossible(request: Request, config: SchedulerConfig, capacity: Capac
             )
     if sampling.width > 1:
         _refuse_width(request, config, capacity)
+    if request.resumed:
+        _refuse_resumption(request, request.resumed, sampling.max_tokens)
 
 
 def _refuse_width(request: Request, config: SchedulerConfig, capacity: Capacity) -> None:
@@ -56,4 +58,21 @@ def _refuse_width(request: Request, config: SchedulerConfig, capacity: Capacity)
             f"{sampling.width} {kind} of a prompt of {size} tokens with max_tokens "
             f"{sampling.max_tokens} may need {blocks} blocks of {block} tokens, but the whole KV "
             f"cache has {capacity.usable_blocks}: ask for fewer, or for shorter ones",
+        )
+
+
+def _refuse_resumption(request: Request, resumed: list[list[int] | None], max_tokens: int) -> None:
+    """Only what a live request may have given can be gone on from."""
+    sampling, live = request.sampling, request.live_samples
+    given = [resumed[index] or [] for index in live]
+    possible = sampling.beam_width is None and len(resumed) == sampling.n and live
+    stop = frozenset(sampling.stop_token_ids)
+    ended = any(len(each) >= max_tokens or not stop.isdisjoint(each) for each in given)
+    if not possible or ended:
+        lengths = [None if each is None else len(each) for each in resumed]
+        raise InvalidRequest(
+            "resumed",
+            f"resumed has samples of {lengths} tokens, which no live request with n "
+            f"{sampling.n} and max_tokens {max_tokens} has given: send what was given, and None "
+            "for each sample that has ended",
         )

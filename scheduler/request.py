@@ -29,6 +29,10 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     sample i draws with `mix_seed(seed, i)`. `salt` scopes the prefix cache: only requests with
     equal salts share blocks. So does `adapter`, the name of the weights beside the model's own.
     Lower `priority` runs first (vLLM's rule); `arrived` is seconds of the engine's clock.
+
+    `resumed` is for a request that another engine had taken and did not end: what that one gave,
+    sample by sample, None for a sample that has ended; empty where it gave nothing. The request
+    goes on from there as if it had been preempted. It is None for a new one.
     """
 
     id: str
@@ -38,6 +42,14 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     priority: int = 0
     salt: str = ""
     adapter: str = ""
+    resumed: list[list[int] | None] | None = None
+
+    @property
+    def live_samples(self) -> list[int]:
+        """Those that are yet to end, by index."""
+        if not self.resumed:
+            return list(range(self.sampling.n))
+        return [index for index, given in enumerate(self.resumed) if given is not None]
 
 
 class Logprob(msgspec.Struct, frozen=True, array_like=True, gc=False):

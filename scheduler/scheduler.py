@@ -57,6 +57,7 @@ class Scheduler:
         self._high = int(capacity.usable_blocks * config.watermark_high) * growing
         self._admitting = True
         self._arrivals = 0
+        self._begun: list[str] = []
         self._step = 0
 
     @property
@@ -86,7 +87,7 @@ class Scheduler:
 
     def add(self, request: Request, now: float) -> None:
         """Queues a request. Raises `NeverFits`, `QueueFull` or `InvalidRequest`; then nothing of
-        it is kept."""
+        it is kept. One that was let in elsewhere before is never one too many."""
         try:
             self._refuse(request)
         except (InvalidRequest, QueueFull):
@@ -96,7 +97,9 @@ class Scheduler:
         scope = [self.config.revision, request.adapter, request.salt]
         if not self.config.enable_prefix_caching or self.config.allocation != "paged":
             scope.append(f"{self._arrivals}/{request.id}")  # a scope of its own
-        self.roster.arrive(Group(request, self._arrivals, now, tuple(scope)))
+        group = Group(request, self._arrivals, now, tuple(scope))
+        self.counters.resumed += group.moved
+        self.roster.arrive(group)
 
     def abort(self, request_id: str, index: int | None = None) -> bool:
         """Frees all that a request holds, whatever its state, or what its sample `index` does, once
@@ -120,6 +123,12 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """No later request finds what was computed before; those that run keep what they hold."""
         self.cache.reset()
+
+    def take_begun(self) -> list[str]:
+        """Requests that were let in for the first time since the last call, and run with the next
+        plan."""
+        begun, self._begun = self._begun, []
+        return begun
 
     def take_ended(self) -> list[Group]:
         """Requests that ended since the last call, for whoever keeps statistics."""
@@ -299,8 +308,11 @@ class Scheduler:
         self.roster.waiting.drop_admitted(admitted)
 
     def _seat(self, draft: Draft, group: Group, seating: Seating, now: float) -> None:
-        if group.admitted_at is None:
+        first = group.admitted_at is None
+        if first:
             group.admitted_at = now
+            self._begun.append(group.request.id)
+        if first and not group.request.resumed:
             from_host = sum(entry < 0 for entry in seating.found[0])
             group.cached = len(seating.found[0]) * self.cache.block_size
             self.counters.prefix_queries += group.prompt_len
@@ -336,7 +348,8 @@ class Scheduler:
         refuse_impossible(request, self.config, self.capacity)
         if request.id in self.roster.live:
             raise InvalidRequest("request_id", f"request id {request.id!r} is already running")
-        if len(self.roster.waiting) >= self.config.max_num_queued_reqs:
+        full = len(self.roster.waiting) >= self.config.max_num_queued_reqs
+        if full and request.resumed is None:
             raise QueueFull(
                 f"{len(self.roster.waiting)} requests are waiting, which is the bound; "
                 "try again later"

@@ -47,12 +47,13 @@ class Sequence:
         "waits_for",
     )
 
-    def __init__(self, group: Group, index: int) -> None:
+    def __init__(self, group: Group, index: int, given: list[int] | None = None) -> None:
+        """`given` is what another engine generated, and delivered, of a request to be resumed."""
         sampling = group.request.sampling
         assert sampling.max_tokens is not None and sampling.seed is not None
         self.group = group
         self.index = index  # which sample it is
-        self.tokens = list(group.request.prompt)
+        self.tokens = [*group.request.prompt, *(given or [])]
         self.prompt_len = len(group.request.prompt)
         self.limit = self.prompt_len + sampling.max_tokens
         self.stop = group.stop
@@ -70,7 +71,7 @@ class Sequence:
         self.published = 0  # blocks of the table, from its start, whose content is final
         self.waits_for: bytes | None = None
         self.prompt_logprobs: list[Logprob | None] | None = (
-            None if sampling.prompt_logprobs is None else [None]
+            None if sampling.prompt_logprobs is None or given is not None else [None]
         )
         self.finish: Finish | None = None
 

@@ -58,6 +58,10 @@ _COUNTERS = {
     "vllm:prompt_tokens_cached": ("prefix_cache_hits", "Prompt tokens that were not computed."),
     "vllm:generation_tokens": ("generation_tokens", "Tokens generated."),
     "vllm:admission_rejections": ("admission_rejections", "Requests refused: the queue was full."),
+    "octavo:requests_resumed": (
+        "requests_resumed",
+        "Requests taken over from a replica that died, with what it had generated.",
+    ),
     "octavo:prompt_tokens_computed": (
         "prompt_tokens_computed",
         "Prompt tokens computed, again after a preemption included.",

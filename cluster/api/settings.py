@@ -41,3 +41,4 @@ class FrontSettings:
     limits: RequestLimits = RequestLimits()
     created: int = field(default_factory=lambda: int(time.time()))
     submit_grace: float = 1.0  # seconds to wait for a refusal before a stream's headers go out
+    failover_timeout: float = 60.0  # seconds that a request waits when its replica has died

@@ -236,6 +236,14 @@ def _machines(parser: argparse.ArgumentParser) -> None:
         help="copies of the model, each with its own ranks and cache (default: %(default)s)",
     )
     group.add_argument(
+        "--failover-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long a request whose replica died waits for another one, before it fails "
+        "(default: %(default)g)",
+    )
+    group.add_argument(
         "--device",
         choices=DEVICES,
         default="auto",

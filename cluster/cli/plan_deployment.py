@@ -6,6 +6,7 @@ Everything a user can get wrong is found here, before any process is started.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -71,9 +72,26 @@ def plan_deployment(
     keys, admin_key = resolve_keys(arguments.api_key, arguments.admin_api_key)
     return Deployment(
         config,
-        FrontSettings(str(path), served, keys, arguments.seed, admin_api_key=admin_key),
+        FrontSettings(
+            str(path),
+            served,
+            keys,
+            arguments.seed,
+            admin_api_key=admin_key,
+            failover_timeout=failover_timeout(arguments.failover_timeout),
+        ),
         served_length(model, config.max_model_len),
     )
+
+
+def failover_timeout(seconds: float) -> float:
+    """Raises `InvalidRequest` where it is no time to wait."""
+    if not 0 <= seconds < math.inf:
+        raise InvalidRequest(
+            "failover_timeout",
+            f"--failover-timeout must be a number of seconds, 0 or more, got {seconds}",
+        )
+    return seconds
 
 
 def resolve_device(asked: str) -> str:

@@ -78,8 +78,10 @@ class SchedulerActor:
             return encode_error(error)
         self._notices.say(show_capacity(capacity, self._spec.max_model_len))
         scheduler = Scheduler(config.scheduler_config(self._spec.max_model_len), capacity)
-        replies = Replies(self._abort, time.monotonic)
-        self._engine = Engine(scheduler, self._workers, replies.emit, clock=time.monotonic)
+        replies = Replies(self._replica, self._abort, time.monotonic)
+        self._engine = Engine(
+            scheduler, self._workers, replies.emit, clock=time.monotonic, begin=replies.begin
+        )
         self._replies = replies
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._report())]
         return DONE
@@ -89,7 +91,7 @@ class SchedulerActor:
         last one was sent, `DONE` or an encoded error; being cancelled aborts the request."""
         engine, replies = self._started
         if (fault := self._fault()) is not None:
-            return encode_error(EngineDead(fault))
+            return encode_error(EngineDead(fault, self._replica))
         request = decode_request(raw)
         try:
             engine.add(msgspec.structs.replace(request, arrived=time.monotonic()))
@@ -104,7 +106,7 @@ class SchedulerActor:
         finally:
             replies.close(request.id)
         fault = self._fault()
-        return DONE if fault is None else encode_error(EngineDead(fault))
+        return DONE if fault is None else encode_error(EngineDead(fault, self._replica))
 
     async def abort(self, samples: list[tuple[str, int]]) -> None:
         """Frees what these samples, (request id, index), hold. Nothing happens for those that are

@@ -3,11 +3,15 @@
 A request is one unary Serve call that lasts as long as the request, so Serve routes it, counts it,
 cancels it, and fails it when its replica dies. Tokens do not come back by that call but by the
 mailbox: one message a step for all requests, ten times cheaper than a stream each.
+
+A request ends with its replica, in `EngineDead`: `octavo.cluster.failover` carries it on. A
+replica's death is known from what comes first: its own word, the end of a call, or its silence.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -15,12 +19,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from ray.exceptions import RayActorError, RayError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
+from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from octavo.cluster.distributed.mailbox import Inbox
-from octavo.cluster.distributed.wire import Tokens, decode_error, decode_message, encode
+from octavo.cluster.distributed.rollcall import RollCall
+from octavo.cluster.distributed.wire import (
+    Begun,
+    Message,
+    Snapshot,
+    Taken,
+    Tokens,
+    decode_error,
+    decode_message,
+    encode,
+)
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.errors import EngineDead, OctavoError, QueueFull, RequestFailed
@@ -29,15 +43,28 @@ from octavo.scheduler.request import Request, TokenEvent
 logger = logging.getLogger(__name__)
 
 ATTACH_SECONDS = 3.0
+LONELY_SECONDS = 0.2
 CONTROL_SECONDS = 10.0  # for every replica to answer the same question
-FRESH_SECONDS = 5.0  # a replica that sends no snapshot for so long does not count
 LOST_SECONDS = 5.0  # for the last tokens, once the call has ended
+UNTAKEN_SECONDS = 5.0  # in Serve's hands: it knows of no replica, or only of those to be avoided
+CHECK_SECONDS = 0.25
+NO_REPLICA = "no replica is up"
 
 
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    stats: EngineStats
+@dataclass(slots=True)
+class _Submitted:
+    """A live request: when it was sent, the replica that said that it has taken it, whether it said
+    that it runs it, and whether it was lost since."""
+
     at: float
+    replica: str = ""
+    begun: bool = False
+    lost: bool = False
+
+    @property
+    def blamed(self) -> str:
+        """The replica, where its death may be the request's doing."""
+        return self.replica if self.begun else ""
 
 
 class RemoteClient:
@@ -47,16 +74,16 @@ class RemoteClient:
         self._replicas = replicas
         self._inbox = Inbox(node)
         self._streams = Streams()
-        self._heard: dict[str, _Heard] = {}
-        self._last_fault: str | None = None
-        self._live: set[str] = set()
+        self._roll = RollCall()
+        self._live: dict[str, _Submitted] = {}
         self._given_up: list[tuple[str, int]] = []
         self._gave_up = asyncio.Event()
+        self._lonely = asyncio.Event()
         self._watches: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        work = (self._listen(), self._attach(), self._tell_given_up())
+        work = (self._listen(), self._attach(), self._tell_given_up(), self._heed_silence())
         self._tasks = [asyncio.create_task(each) for each in work]
 
     async def stop(self) -> None:
@@ -68,16 +95,20 @@ class RemoteClient:
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         """See `EngineClient.generate`."""
         self._streams.open(request)
-        call = self._replicas.generate.remote(encode(request), self._inbox.address)
-        self._live.add(request.id)
-        watch = asyncio.create_task(self._watch(request.id, call))
+        now = time.monotonic()
+        submitted = self._live[request.id] = _Submitted(now)
+        avoided = self._roll.avoided(now)
+        call = self._replicas.generate.remote(encode(request), self._inbox.address, avoided)
+        watch = asyncio.create_task(self._watch(request.id, call, submitted))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
         try:
             async for event in self._streams.read(request.id):
                 yield event
+        except EngineDead as error:
+            raise EngineDead(error.message, submitted.blamed) from error
         finally:
-            self._live.discard(request.id)
+            del self._live[request.id]
             if not self._streams.close(request.id):  # nobody wants the rest
                 call.cancel()  # type: ignore[no-untyped-call]
 
@@ -88,16 +119,14 @@ class RemoteClient:
             self._gave_up.set()
 
     def stats(self) -> list[EngineStats]:
-        oldest = time.monotonic() - FRESH_SECONDS
-        self._heard = {name: heard for name, heard in self._heard.items() if heard.at >= oldest}
-        return [heard.stats for heard in self._heard.values()]
+        return self._roll.stats(time.monotonic())
 
     def fault(self) -> str | None:
         """None if at least one replica could run a step now."""
         if self.stats():
             return None
-        last = self._last_fault
-        return "no replica is up" + (f"; the last one's reason: {last}" if last else "")
+        last = self._roll.last_fault
+        return NO_REPLICA + (f"; the last one's reason: {last}" if last else "")
 
     async def reset_prefix_cache(self) -> int:
         """See `EngineClient.reset_prefix_cache`."""
@@ -135,38 +164,70 @@ class RemoteClient:
             except Exception as error:  # whatever it is, the next message may do
                 logger.info("samples were not given up: %s: %s", type(error).__name__, error)
 
-    async def _watch(self, request_id: str, call: Any) -> None:
+    async def _watch(self, request_id: str, call: Any, submitted: _Submitted) -> None:
         """Turns the end of the call into the end of the stream, if tokens do not do it first."""
-        try:
-            error = await _outcome(call)
-        except asyncio.CancelledError:
-            return
+        error = await _outcome(call, submitted)
         if error is None:
             if request_id not in self._live:
                 return
             await asyncio.sleep(LOST_SECONDS)
-            error = RequestFailed("the replica finished but its last tokens did not arrive")
+            error = EngineDead("the replica finished but its last tokens did not arrive")
+        elif isinstance(error, EngineDead) and error.replica:
+            self._roll.bury(error.replica, error.message, time.monotonic())
+            self._lose_all_on(error.replica, error.message)
         self._streams.fail(request_id, error)
 
     async def _listen(self) -> None:
         while True:
             try:
-                message = decode_message(await self._inbox.receive())
+                self._take(decode_message(await self._inbox.receive()))
             except msgspec.MsgspecError:
                 logger.warning("dropped a message that is not ours")
-                continue
-            if isinstance(message, Tokens):
-                self._streams.deliver(message.events)
-            else:
-                self._hear(message.stats)
 
-    def _hear(self, stats: EngineStats) -> None:
-        """A replica that says it is dead is on its way out: it counts no more."""
-        if stats.fault is None:
-            self._heard[stats.replica] = _Heard(stats, time.monotonic())
-        else:
-            self._heard.pop(stats.replica, None)
-            self._last_fault = stats.fault
+    def _take(self, message: Message) -> None:
+        match message:
+            case Tokens(events):
+                self._streams.deliver(events)
+            case Taken(replica, request_id):
+                if (submitted := self._live.get(request_id)) is not None:
+                    submitted.replica = replica
+            case Begun(request_ids):
+                for request_id in request_ids:
+                    if (submitted := self._live.get(request_id)) is not None:
+                        submitted.begun = True
+            case Snapshot(stats):
+                if not self._roll.hear(stats, time.monotonic()):
+                    self._lose_all_on(stats.replica, stats.fault or "")
+
+    def _lose_all_on(self, replica: str, reason: str) -> None:
+        """Ends the requests that a replica has taken."""
+        for request_id, submitted in self._live.items():
+            if submitted.replica == replica:
+                self._lose(request_id, submitted, reason)
+        if not self.stats():
+            self._lonely.set()
+
+    def _lose(self, request_id: str, submitted: _Submitted, reason: str) -> None:
+        """Once: a reader that is slow must not find the same news over and over."""
+        if not submitted.lost:
+            submitted.lost = True
+            self._streams.fail(request_id, EngineDead(reason))
+
+    async def _heed_silence(self) -> None:
+        """A node that is gone says nothing, and Ray may take long to notice. A request that nobody
+        takes may wait for a replica that Serve was told to avoid."""
+        now = time.monotonic()
+        while True:
+            before = now
+            await asyncio.sleep(CHECK_SECONDS)
+            now = time.monotonic()
+            if now - before > 4 * CHECK_SECONDS:
+                continue  # it was this process that heard nothing; there is mail to read
+            for replica in self._roll.silent(now):
+                self._lose_all_on(replica, f"nothing is heard of replica {replica}")
+            for request_id, submitted in self._live.items():
+                if not submitted.replica and now - submitted.at > UNTAKEN_SECONDS:
+                    self._lose(request_id, submitted, "no replica took the request")
 
     async def _attach(self) -> None:
         """New replicas must learn of this ingress, and the old ones that it still lives."""
@@ -176,18 +237,34 @@ class RemoteClient:
                 await response.results_async(timeout_s=ATTACH_SECONDS, return_exceptions=True)
             except Exception as error:  # whatever it is, the next attempt may do
                 logger.info("no replica was reached: %s: %s", type(error).__name__, error)
-            await asyncio.sleep(ATTACH_SECONDS if self._heard else 0.2)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Shorter while no replica is known: whoever waits for one waits for the next attempt."""
+        if not self.stats():
+            await asyncio.sleep(LONELY_SECONDS)
+            return
+        self._lonely.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ATTACH_SECONDS):
+                await self._lonely.wait()
 
 
-async def _outcome(call: Any) -> OctavoError | None:
+async def _outcome(call: Any, submitted: _Submitted) -> OctavoError | None:
+    """How a call ended. What was not raised by the replica's own code is the end of the replica, or
+    of the way to it; `EngineDead.replica` is set where it is certain to be the former."""
     try:
         refusal = await call
     except BackPressureError:
         return QueueFull("all replicas are busy and the queue before them is full")
-    except DeploymentUnavailableError:
-        return EngineDead("no replica is up")
+    except ActorDiedError:
+        return EngineDead("the replica that served the request died", submitted.replica)
     except RayActorError:
-        return EngineDead("the replica that served the request died")
-    except (RayError, RayServeException) as error:
+        return EngineDead("the replica that served the request cannot be reached")
+    except RayTaskError as error:
         return RequestFailed(f"the call to the replica failed: {type(error).__name__}")
+    except (RayError, RayServeException, asyncio.CancelledError) as error:
+        return EngineDead(f"the replica did not end the request: {type(error).__name__}")
+    except Exception as error:  # whatever it is, whoever waits must be told
+        return RequestFailed(f"the replica was not called: {type(error).__name__}")
     return decode_error(refusal) if refusal else None

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.cluster.distributed.mailbox import Outbox
-from octavo.cluster.distributed.wire import Snapshot, Tokens, encode
+from octavo.cluster.distributed.wire import (
+    Begun,
+    Message,
+    Snapshot,
+    Taken,
+    Tokens,
+    encode,
+)
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.request import Finish, Request, TokenEvent
 
@@ -42,10 +49,13 @@ class _Open:
 
 
 class Replies:
-    """`abort` is called with the id of each request whose ingress is lost, never from within
-    `emit`. Lives on one asyncio loop."""
+    """Those of one `replica`. `abort` is called with the id of each request whose ingress is lost,
+    never from within another call. Lives on one asyncio loop."""
 
-    def __init__(self, abort: Callable[[str], object], now: Callable[[], float]) -> None:
+    def __init__(
+        self, replica: str, abort: Callable[[str], object], now: Callable[[], float]
+    ) -> None:
+        self._replica = replica
         self._abort = abort
         self._now = now
         self._readers: dict[str, _Reader] = {}
@@ -60,11 +70,12 @@ class Replies:
             self._readers[address] = _Reader(Outbox(address), until)
 
     def open(self, request: Request, address: str) -> asyncio.Event:
-        """Events of this request go to `address` from now on; the returned event is set with the
-        last one of its last sample."""
+        """Events of this request go to `address` from now on, where it is known first that the
+        request was taken; the returned event is set with the last one of its last sample."""
         self.attach(address)
-        live = set(range(request.sampling.n))
-        entry = self._open[request.id] = _Open(address, live, asyncio.Event())
+        self._send(address, Taken(self._replica, request.id))
+        entry = _Open(address, set(request.live_samples), asyncio.Event())
+        self._open[request.id] = entry
         return entry.ended
 
     def give_up(self, request_id: str, index: int) -> None:
@@ -74,6 +85,15 @@ class Replies:
 
     def close(self, request_id: str) -> None:
         self._open.pop(request_id, None)
+
+    def begin(self, request_ids: list[str]) -> None:
+        """These requests are about to run."""
+        by_address: dict[str, list[str]] = {}
+        for request_id in request_ids:
+            if (entry := self._open.get(request_id)) is not None:
+                by_address.setdefault(entry.address, []).append(request_id)
+        for address, part in by_address.items():
+            self._send(address, Begun(part))
 
     def emit(self, events: list[TokenEvent]) -> None:
         """All events of one step."""
@@ -88,9 +108,7 @@ class Replies:
             elif event.finish is not None:
                 entry.end(event.index)
         for address, part in by_address.items():
-            reader = self._readers.get(address)
-            if reader is None or not reader.outbox.send(encode(Tokens(part))):
-                asyncio.get_running_loop().call_soon(self._lose, address)
+            self._send(address, Tokens(part))
 
     def snapshot(self, stats: EngineStats) -> None:
         """To every ingress; those whose lease ran out are given up."""
@@ -107,6 +125,11 @@ class Replies:
         for reader in self._readers.values():
             reader.outbox.close()
         self._readers.clear()
+
+    def _send(self, address: str, message: Message) -> None:
+        reader = self._readers.get(address)
+        if reader is None or not reader.outbox.send(encode(message)):
+            asyncio.get_running_loop().call_soon(self._lose, address)
 
     def _lose(self, address: str) -> None:
         reader = self._readers.pop(address, None)

@@ -1,7 +1,8 @@
 """The two Serve deployments: `Replica`, the front of one engine, and `Ingress`, the HTTP API.
 
 A replica forwards; its engine is a child actor. When the engine is dead the replica ends itself,
-and Serve starts a new one in a new placement group: a broken group is never patched up.
+and Serve starts a new one in a new placement group: a broken group is never patched up. What it
+served goes on elsewhere (`octavo.cluster.failover`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ray
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
@@ -30,7 +32,9 @@ from octavo.cluster.distributed.placement import (
     bundles,
 )
 from octavo.cluster.distributed.remote import RemoteClient
+from octavo.cluster.distributed.router import ROUTER
 from octavo.cluster.distributed.wire import decode_error, encode_error
+from octavo.cluster.failover import Failover
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 
 HEALTH_SECONDS = 2.0
@@ -44,7 +48,7 @@ class Replica:
     """Front of one engine."""
 
     async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]
-        name = serve.get_replica_context().replica_id.unique_id
+        name = self._name = serve.get_replica_context().replica_id.unique_id
         self._notices = Notices(spec.notices, f"replica {name}")
         group = ray.util.get_current_placement_group()
         options = actor_options({"CPU": SCHEDULER_CPUS}, group, 0)
@@ -60,8 +64,8 @@ class Replica:
             raise error
         self._mourner = asyncio.create_task(self._end_with_engine())
 
-    async def generate(self, request: bytes, reply_to: str) -> bytes:
-        """See `SchedulerActor.generate`. Ends when the request does."""
+    async def generate(self, request: bytes, reply_to: str, avoided: list[str]) -> bytes:
+        """See `SchedulerActor.generate`. Ends when the request does. The router reads `avoided`."""
         call = self._scheduler.generate.remote(request, reply_to)
         try:
             result: bytes = await call
@@ -69,7 +73,7 @@ class Replica:
             ray.cancel(call)
             raise
         except RayActorError:
-            return encode_error(EngineDead(SCHEDULER_DIED))
+            return encode_error(EngineDead(SCHEDULER_DIED, self._name))
         return result
 
     async def attach(self, reply_to: str) -> None:
@@ -122,7 +126,7 @@ class Ingress:
         node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._client = RemoteClient(replicas, node)
         self._client.start()
-        self._app = create_app(self._client, settings)
+        self._app = create_app(Failover(self._client, settings.failover_timeout), settings)
         self._http: HttpServer | None = None
         if listen is not None:
             self._http = HttpServer(self._app, *listen)
@@ -158,6 +162,7 @@ def build_app(
         ray_actor_options={"num_cpus": REPLICA_CPUS},
         placement_group_bundles=bundles(config),
         placement_group_strategy=STRATEGY,
+        request_router_config=RequestRouterConfig(request_router_class=ROUTER),  # type: ignore[arg-type]
         health_check_period_s=HEALTH_SECONDS,
         health_check_timeout_s=2 * HEALTH_TIMEOUT_SECONDS,
         graceful_shutdown_wait_loop_s=0.2,

@@ -28,6 +28,19 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=1):
     stats: EngineStats
 
 
+class Taken(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A replica has let a request in: if it dies, the request must go elsewhere."""
+
+    replica: str
+    request_id: str
+
+
+class Begun(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """These requests are about to run: if their replica dies now, they may be the cause."""
+
+    request_ids: list[str]
+
+
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
     """An error as plain data."""
 
@@ -35,19 +48,22 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
     message: str
     param: str = ""
     retry_after: int = 1
+    replica: str = ""
 
+
+Message = Tokens | Snapshot | Taken | Begun
 
 _encoder = msgspec.msgpack.Encoder()
-_message_decoder = msgspec.msgpack.Decoder(Tokens | Snapshot)
+_message_decoder = msgspec.msgpack.Decoder(Message)
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _refusal_decoder = msgspec.msgpack.Decoder(Refusal)
 
 
-def encode(message: Tokens | Snapshot | Request) -> bytes:
+def encode(message: Message | Request) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_message(raw: bytes) -> Tokens | Snapshot:
+def decode_message(raw: bytes) -> Message:
     """Raises `msgspec.ValidationError`."""
     return _message_decoder.decode(raw)
 
@@ -64,6 +80,8 @@ def encode_error(error: OctavoError) -> bytes:
             refusal = Refusal(type(error).__name__, error.message, param=error.param)
         case QueueFull():
             refusal = Refusal("QueueFull", error.message, retry_after=error.retry_after)
+        case EngineDead():
+            refusal = Refusal(type(error).__name__, error.message, replica=error.replica)
         case _:
             refusal = Refusal(type(error).__name__, str(error))
     return _encoder.encode(refusal)
@@ -80,6 +98,6 @@ def decode_error(raw: bytes) -> OctavoError:
         case "QueueFull":
             return QueueFull(refusal.message, refusal.retry_after)
         case "EngineDead":
-            return EngineDead(refusal.message)
+            return EngineDead(refusal.message, refusal.replica)
         case _:
             return RequestFailed(refusal.message)

@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from octavo.cluster.api.app import FrontSettings, create_app
+from octavo.cluster.client import EngineClient
 from tests.cluster.calls import Connect
 from tests.cluster.case_server import Server
-from tests.cluster.scripted import TOKENIZER, ScriptedEngine
+from tests.cluster.scripted import TOKENIZER
 from tests.cluster.serving import (
     MODEL,
     Switch,
@@ -38,7 +39,7 @@ def connected(wire: tuple[Switch, str]) -> Connect:
     switch, url = wire
 
     @contextlib.contextmanager
-    def connect(engine: ScriptedEngine, **settings: Any) -> Iterator[httpx.Client]:
+    def connect(engine: EngineClient, **settings: Any) -> Iterator[httpx.Client]:
         front = FrontSettings("", (MODEL, "alias"), **settings)
         switch.app = create_app(engine, front, TOKENIZER)
         with httpx.Client(base_url=url, timeout=20) as http:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import Capacity
+from octavo.scheduler.errors import EngineDead
 from octavo.scheduler.request import Finish, Logprob, Request, TokenEvent
 from tests.cluster.text_models import byte_level
 
@@ -112,3 +113,29 @@ def _sample(
 def says(text: str, finish: Finish = Finish.STOP, step: int = 1) -> Script:
     """The engine generates this text."""
     return events(TOKENIZER.encode(text), finish, step)
+
+
+def mortal(script: Script, *lives: int) -> Script:
+    """The engine generates the same, but its first attempts end with its death, each after so many
+    events; the next one goes on from what the request brings."""
+    left = list(lives)
+
+    def play(request: Request) -> Sequence[Step]:
+        given = request.resumed or [[] for _ in range(request.sampling.n)]
+        rest: list[Step] = []
+        skipped = [0] * len(given)
+        for event in script(request):
+            assert isinstance(event, TokenEvent) and len(event.tokens) == 1
+            before = given[event.index]
+            if before is None:
+                continue
+            if skipped[event.index] < len(before):
+                assert event.tokens == before[skipped[event.index] :][:1]
+                skipped[event.index] += 1
+                continue
+            if request.resumed:
+                event.cached_tokens = 0
+            rest.append(event)
+        return [*rest[: left.pop(0)], EngineDead("rank 0 died", "replica")] if left else rest
+
+    return play

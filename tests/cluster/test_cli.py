@@ -46,7 +46,13 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-OWN_FLAGS = ["--allocation", "--watermark-low", "--watermark-high", "--admin-api-key"]
+OWN_FLAGS = [
+    "--allocation",
+    "--watermark-low",
+    "--watermark-high",
+    "--admin-api-key",
+    "--failover-timeout",
+]
 
 
 def run(capsys, *argv):
@@ -212,6 +218,18 @@ def test_the_admins_key_is_another_and_none_is_empty(monkeypatch, capsys, free_p
     assert "--admin-api-key must differ from every --api-key" in said
     for flag in ("--api-key", "--admin-api-key"):
         assert flag in refused(capsys, model, "--port", free_port, flag, "")
+
+
+def test_how_long_a_request_may_wait_for_another_replica(capsys, free_port, tiny_model):
+    model = str(tiny_model())
+    assert plan_deployment(flags.parse(["serve", model])).settings.failover_timeout == 60
+    given = flags.parse(["serve", model, "--failover-timeout", "1.5"])
+    assert plan_deployment(given).settings.failover_timeout == 1.5
+    for wrong in ("-1", "inf", "nan"):
+        said = refused(capsys, model, "--port", free_port, f"--failover-timeout={wrong}")
+        assert (
+            f"--failover-timeout must be a number of seconds, 0 or more, got {float(wrong)}" in said
+        )
 
 
 def test_the_url_shown_can_be_reached_from_this_machine():

@@ -55,7 +55,7 @@ def scrape(*stats: EngineStats) -> tuple[dict[tuple[str, str, str], float], dict
 
 def test_every_replica_is_a_series_of_its_own() -> None:
     first = Measured(preemptions=4, prefix_cache_hits=30, finished={"stop": 5, "length": 6})
-    first.generation_tokens = 77
+    first.generation_tokens, first.requests_resumed = 77, 2
     values, types = scrape(snapshot("a", first), snapshot("b", Measured(peak_blocks_used=99)))
     assert values["vllm:num_requests_running", "a", ""] == 3
     assert values["vllm:num_requests_waiting", "b", ""] == 2
@@ -70,6 +70,7 @@ def test_every_replica_is_a_series_of_its_own() -> None:
     assert values["vllm:request_success_total", "a", "length"] == 6
     assert values["vllm:request_success_total", "b", "stop"] == 0
     assert values["octavo:kv_blocks_used_peak", "b", ""] == 99
+    assert values["octavo:requests_resumed_total", "a", ""] == 2
     assert types["vllm:num_requests_running"] == "gauge"
     assert types["vllm:generation_tokens"] == "counter"
     for name in ("prefix_cache_queries", "prompt_tokens", "admission_rejections"):

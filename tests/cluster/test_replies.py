@@ -11,7 +11,9 @@ from octavo.cluster.distributed.mailbox import Inbox, Outbox
 from octavo.cluster.distributed.notices import NoticeBoard, Notices
 from octavo.cluster.distributed.replies import LEASE_SECONDS, Replies
 from octavo.cluster.distributed.wire import (
+    Begun,
     Snapshot,
+    Taken,
     Tokens,
     decode_error,
     decode_message,
@@ -52,7 +54,7 @@ class World:
     def __init__(self):
         self.now = 0.0
         self.aborted = []
-        self.replies = Replies(self.aborted.append, lambda: self.now)
+        self.replies = Replies("r", self.aborted.append, lambda: self.now)
         self.inboxes = [Inbox(NODE), Inbox(NODE)]
 
     async def __aenter__(self):
@@ -64,12 +66,20 @@ class World:
             inbox.close()
 
     async def next(self, which):
+        """The next message that is not `Taken`."""
+        while isinstance(message := await self.receive(which), Taken):
+            pass
+        return message
+
+    async def receive(self, which):
         return decode_message(await self.inboxes[which].receive())
 
 
 def test_requests_and_snapshots_cross_the_wire_unchanged():
     request = Request("id", [1, 2], SamplingParams(seed=3, stop_token_ids=(7,)), 1.5, 2, "salt")
     assert decode_request(encode(request)) == request
+    moved = msgspec.structs.replace(request, resumed=[[5, 6], None, []])
+    assert decode_request(encode(moved)) == moved
     assert decode_message(encode(Snapshot(stats()))) == Snapshot(stats())
 
 
@@ -84,14 +94,14 @@ def test_noise_is_refused():
         NeverFits("max_tokens", "too long"),
         InvalidRequest("seed", "no"),
         QueueFull("later", retry_after=7),
-        EngineDead("rank 1 died"),
+        EngineDead("rank 1 died", "replica"),
         RequestFailed("bad logits"),
     ],
 )
 def test_errors_cross_the_wire_with_all_they_know(error):
     copy = decode_error(encode_error(error))
     assert type(copy) is type(error) and str(copy) == str(error)
-    for name in ("param", "retry_after"):
+    for name in ("param", "retry_after", "replica"):
         assert getattr(copy, name, None) == getattr(error, name, None)
 
 
@@ -111,6 +121,40 @@ def test_a_step_is_one_message_an_ingress():
             world.replies.emit(events)
             assert await world.next(0) == Tokens([events[0], events[2]])
             assert await world.next(1) == Tokens([events[1]])
+
+    run(test())
+
+
+def test_an_ingress_hears_first_who_has_taken_its_request():
+    async def test():
+        async with World() as world:
+            world.replies.open(asking("a"), world.inboxes[0].address)
+            world.replies.emit([TokenEvent("a", [1])])
+            assert await world.receive(0) == Taken("r", "a")
+            assert await world.receive(0) == Tokens([TokenEvent("a", [1])])
+
+    run(test())
+
+
+def test_a_resumed_request_has_ended_with_its_last_live_sample():
+    async def test():
+        async with World() as world:
+            item = msgspec.structs.replace(asking("a", 3), resumed=[None, [5], None])
+            ended = world.replies.open(item, world.inboxes[0].address)
+            world.replies.emit([TokenEvent("a", [1], Finish.STOP, index=1)])
+            assert ended.is_set()
+
+    run(test())
+
+
+def test_an_ingress_hears_which_of_its_requests_begin():
+    async def test():
+        async with World() as world:
+            for request, inbox in (("a", 0), ("b", 1), ("c", 0)):
+                world.replies.open(asking(request), world.inboxes[inbox].address)
+            world.replies.begin(["a", "b", "c", "gone"])
+            assert await world.next(0) == Begun(["a", "c"])
+            assert await world.next(1) == Begun(["b"])
 
     run(test())
 

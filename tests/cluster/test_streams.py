@@ -106,3 +106,14 @@ def test_a_refusal_comes_after_what_was_delivered() -> None:
             await anext(stream)
 
     run(test)
+
+
+def test_a_resumed_request_lasts_until_its_last_live_sample_has_ended() -> None:
+    async def test() -> None:
+        streams = Streams()
+        streams.open(Request("a", [1], SamplingParams(n=3), resumed=[None, [5], None]))
+        streams.deliver([event(1, 1, Finish.STOP), event(2, 0)])
+        assert await read(streams) == [(1, 1)]
+        assert streams.close("a")
+
+    run(test)

@@ -71,13 +71,17 @@ class Server:
 
     def workers(self) -> list[psutil.Process]:
         """The ranks of all replicas."""
+        return self.actors("WorkerActor")
+
+    def actors(self, kind: str) -> list[psutil.Process]:
+        """Processes of Ray actors whose title begins like this."""
         found = []
         for process in self.family():
             try:
                 title = process.cmdline()[:1]
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
-            if title and title[0].startswith("ray::WorkerActor"):
+            if title and title[0].startswith(f"ray::{kind}"):
                 found.append(process)
         return found
 

@@ -5,9 +5,6 @@ One server for the module: starting Ray is what takes long. The last test stops 
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,11 +48,6 @@ def healthy(server):
     return values == [0.0] * 4
 
 
-def replaced(server, before):
-    """One of the replicas named `before` is gone and a new one is in its place."""
-    return healthy(server) and set(server.gauge(RUNNING)) != before
-
-
 @pytest.fixture(autouse=True)
 def calm(server):
     """Each test begins with two idle replicas."""
@@ -67,35 +59,6 @@ def completion(client, prompt="An octavo", count=24):
         model=MODEL, prompt=prompt, max_tokens=count, temperature=0, extra_body=FOREVER
     )
     return answer.choices[0].text
-
-
-class Streams:
-    """Long streams under way, each in a thread. `outcomes` are None or the error's message."""
-
-    def __init__(self, client, count):
-        self.begun = [threading.Event() for _ in range(count)]
-        self._pool = ThreadPoolExecutor(count)
-        self.futures = [self._pool.submit(self._one, client, i) for i in range(count)]
-        for begun in self.begun:
-            assert begun.wait(30), "a stream did not begin"
-
-    def _one(self, client, index):
-        try:
-            stream = client.completions.create(
-                **{**LONG, "prompt": f"{index} octavos"}, stream=True, extra_body=FOREVER
-            )
-            for _ in stream:
-                self.begun[index].set()
-        except openai.APIError as error:
-            return error.message
-        finally:
-            self.begun[index].set()
-        return None
-
-    def outcomes(self, seconds):
-        results = [future.result(seconds) for future in self.futures]
-        self._pool.shutdown()
-        return results
 
 
 def test_the_start_says_what_there_is(server):
@@ -198,56 +161,6 @@ def test_a_client_that_hangs_up_frees_everything(server, streamed):
             with pytest.raises(httpx.ReadTimeout):
                 client.post(f"{server.url}/v1/completions", json=body, timeout=0.3)
     wait_for(lambda: healthy(server), 3, "both replicas idle")
-
-
-def test_a_killed_rank_is_named_and_its_group_replaced(server, client):
-    replicas = set(server.gauge(RUNNING))
-    streams = Streams(client, 8)
-    victim = server.workers()[0]
-    before = {process.pid for process in server.workers()}
-    os.kill(victim.pid, signal.SIGKILL)
-    killed = time.monotonic()
-    outcomes = streams.outcomes(30)
-    failed = [words for words in outcomes if words is not None]
-    assert time.monotonic() - killed < 15
-    assert failed and len(failed) < len(outcomes), "one of two replicas was hit"
-    assert all("try again" in words for words in failed)
-    [said] = [line for line in server.log.splitlines() if f"(pid {victim.pid} on " in line]
-    assert "rank" in said and "died" in said and "a new group takes over" in said
-    assert completion(client), "the other replica serves on"
-    wait_for(lambda: replaced(server, replicas), 60, "a new group")
-    after = {process.pid for process in server.workers()}
-    assert len(after) == 4 and len(after & before) == 2, "the whole group is new, the other is not"
-    assert "Traceback" not in server.log
-
-
-def test_a_stopped_rank_is_noticed_within_ten_seconds(server, client):
-    replicas = set(server.gauge(RUNNING))
-    streams = Streams(client, 8)
-    victim = server.workers()[-1]
-    os.kill(victim.pid, signal.SIGSTOP)
-    stopped = time.monotonic()
-    failed = [words for words in streams.outcomes(30) if words is not None]
-    assert time.monotonic() - stopped < 10.5
-    assert failed
-    assert all("try again" in words for words in failed)
-    [said] = [line for line in server.log.splitlines() if f"(pid {victim.pid} on " in line]
-    assert "rank" in said and "no heartbeat" in said
-    wait_for(lambda: replaced(server, replicas), 60, "a new group")
-    assert not victim.is_running(), "a stopped process is not left behind"
-    assert completion(client)
-
-
-def test_a_killed_scheduler_takes_its_replica_down_and_another_comes(server, client):
-    replicas = set(server.gauge(RUNNING))
-    streams = Streams(client, 8)
-    victim = next(p for p in server.family() if p.cmdline()[0].startswith("ray::SchedulerActor"))
-    os.kill(victim.pid, signal.SIGKILL)
-    failed = [words for words in streams.outcomes(30) if words is not None]
-    assert failed and all("try again" in words for words in failed)
-    wait_for(lambda: replaced(server, replicas), 60, "a new replica")
-    assert server.log.count("the scheduler's process died; a new group takes over") == 1
-    assert completion(client)
 
 
 def test_ctrl_c_leaves_nothing(server):

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from octavo.scheduler.beams import BeamSearch
 from octavo.scheduler.checks import check
 from octavo.scheduler.config import SchedulerConfig
@@ -131,8 +133,18 @@ class Simulation:
         for item in requests:
             self.scheduler.add(item, self.now)
             self.requests[item.id] = item
-            self.samples[item.id] = {index: [] for index in range(item.sampling.n)}
-            self._finishes[item.id] = 0
+            given = item.resumed or [[] for _ in range(item.sampling.n)]
+            self.samples[item.id] = {index: [*(given[index] or [])] for index in item.live_samples}
+            self._finishes[item.id] = item.sampling.n - len(item.live_samples)
+
+    def take_over(self, lost: Simulation) -> None:
+        """Goes on with all that is live in an engine that died, from what that one had told."""
+        for group in lost.scheduler.groups:
+            item, told = lost.requests[group.request.id], lost.samples[group.request.id]
+            live = {seq.index for seq in group.sequences}
+            begun = group.beams is None and any(told.values())
+            resumed = [told[index] if index in live else None for index in range(item.sampling.n)]
+            self.add(msgspec.structs.replace(item, resumed=resumed if begun else []))
 
     def plan(self) -> StepPlan | None:
         """Makes a plan, if one is to be made, and has every rank execute its bytes."""

@@ -21,8 +21,15 @@ class History:
     """One engine, and random things that happen to it."""
 
     def __init__(self, seed: int) -> None:
-        self.random = draw = random.Random(seed)
-        self.sim = Simulation(
+        self.random = random.Random(seed)
+        self.lost: list[Simulation] = []
+        self.arrivals = 0
+        self.awaited: set[tuple[str, int]] = set()
+        self.sim = self._engine()
+
+    def _engine(self) -> Simulation:
+        draw = self.random
+        sim = Simulation(
             NUM_BLOCKS,
             num_host_blocks=draw.choice([0, 2, 6, 40]),
             ranks=2,
@@ -33,11 +40,12 @@ class History:
             preemption_mode=draw.choice(["auto", "recompute", "swap"]),
             write_behind_blocks=draw.randint(0, 3),
         )
-        self.sim.fix_rates(draw.choice([1e-5, 1e-3]), 1e-4)
-        self.awaited: set[tuple[str, int]] = set()
+        sim.fix_rates(draw.choice([1e-5, 1e-3]), 1e-4)
+        return sim
 
     def arrive(self) -> None:
-        item = self._request(f"r{len(self.sim.requests)}")
+        item = self._request(f"r{self.arrivals}")
+        self.arrivals += 1
         self.sim.add(item)
         self.awaited |= {(item.id, index) for index in range(item.sampling.n)}
 
@@ -105,15 +113,31 @@ class History:
     def lose(self) -> None:
         self.sim.lose(executed=self.random.random() < 0.5)
 
+    def die(self) -> None:
+        """Another engine, of other settings, goes on with what this one had told."""
+        self.lost.append(self.sim)
+        self.sim = self._engine()
+        self.sim.take_over(self.lost[-1])
+
     def reset(self) -> None:
         self.sim.scheduler.reset_prefix_cache()
 
     def finish(self) -> None:
         self.sim.run()
+        samples = self._samples()
         for name, index in self.awaited:
-            answer = expected(self.sim.requests[name], index)
-            assert self.sim.samples[name][index] == answer, (name, index)
+            item, answer = samples[name, index]
+            assert answer == expected(item, index), (name, index)
         self.sim.check_empty()
+
+    def _samples(self) -> dict[tuple[str, int], tuple[Request, list[int]]]:
+        """What was told in the end of each sample, by the last engine that had it."""
+        return {
+            (name, index): (sim.requests[name], answer)
+            for sim in [*self.lost, self.sim]
+            for name, answers in sim.samples.items()
+            for index, answer in answers.items()
+        }
 
 
 GENTLE = ["arrive", "advance"]
@@ -122,15 +146,16 @@ ROUGH = [
     "arrive", "arrive", "plan", "plan", "receive", "receive", "advance", "preempt", "abort",
     "abort_a_sample", "lose", "reset",
 ]  # fmt: skip
+MORTAL = [*ROUGH, "arrive", "advance", "die"]
 
 
 @pytest.mark.parametrize(
     ("events", "seeds"),
-    [(GENTLE, 220), (PRESSED, 200), (ROUGH, 400)],
-    ids=["gentle", "pressed", "rough"],
+    [(GENTLE, 220), (PRESSED, 200), (ROUGH, 400), (MORTAL, 300)],
+    ids=["gentle", "pressed", "rough", "mortal"],
 )
 def test_thousands_of_random_steps(events: list[str], seeds: int) -> None:
-    steps = 0
+    steps = resumed = 0
     totals = dict.fromkeys(("preemptions", "preemptions_swap", "swapped_in", "stored", "copied"), 0)
     for seed in range(seeds):
         history = History(seed)
@@ -138,8 +163,11 @@ def test_thousands_of_random_steps(events: list[str], seeds: int) -> None:
             getattr(history, history.random.choice(events))()
             history.sim.check_invariants()
         history.finish()
-        steps += len(history.sim.plans)
-        for name in totals:
-            totals[name] += getattr(history.sim.scheduler.counters, name)
+        for sim in [*history.lost, history.sim]:
+            steps += len(sim.plans)
+            resumed += sim.scheduler.counters.resumed
+            for name in totals:
+                totals[name] += getattr(sim.scheduler.counters, name)
     assert steps > 2000
     assert min(totals.values()) > 100, totals  # it was not idle in any respect
+    assert (resumed > 100) == ("die" in events)

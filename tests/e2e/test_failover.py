@@ -1,0 +1,162 @@
+"""Two replicas of two ranks each, and processes of theirs that are killed under load: no client
+notices, and a new replica comes by itself. One server for the module."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.answers import CALLS, MODEL, Asking, assert_same, stream
+from tests.e2e.server import Server, wait_for
+
+RUNNING = "vllm:num_requests_running"
+USAGE = "vllm:kv_cache_usage_perc"
+RESUMED = "octavo:requests_resumed_total"
+VICTIMS = {
+    "worker": "WorkerActor",
+    "scheduler": "SchedulerActor",
+    "replica": "ServeReplica:octavo:Replica",
+}
+BACK_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model, tmp_path_factory):
+    server = Server(
+        tmp_path_factory.mktemp("failover") / "log",
+        *(str(tiny_model()), "--served-model-name", MODEL, "--dtype", "float32"),
+        *("--num-replicas", "2", "-tp", "2", "--kv-cache-memory-bytes", "16MiB"),
+        *("--num-threads", "1"),
+    )
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.end()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def healthy(server):
+    """Both replicas serve and neither does anything."""
+    values = [*server.gauge(RUNNING).values(), *server.gauge(USAGE).values()]
+    return values == [0.0] * 4
+
+
+def replaced(server, before, count=1):
+    """So many of the replicas named `before` are gone and new ones are in their place."""
+    return healthy(server) and len(before - set(server.gauge(RUNNING))) == count
+
+
+@pytest.fixture(autouse=True)
+def calm(server):
+    """Each test begins with two idle replicas."""
+    wait_for(lambda: healthy(server), BACK_SECONDS, "two idle replicas")
+
+
+@pytest.fixture(scope="module")
+def calls(client):
+    """The calls, and one that ends at a string far into a greedy answer, which is held back piece
+    by piece as it comes."""
+    text = "".join(
+        choice.text
+        for chunk in stream(client, "to find a stop string", CALLS["greedy"])
+        for choice in chunk.choices
+    )
+    stop = text[-40:-20]
+    assert text.index(stop) > len(text) / 2
+    return {**CALLS, "stop": {**CALLS["greedy"], "stop": [stop]}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(client, calls):
+    return dict(Asking(client, "undisturbed", calls).answers(60))
+
+
+def kill(server, kind, sign=signal.SIGKILL):
+    """One process of this kind: the one that was started first."""
+    victim = min(server.actors(VICTIMS[kind]), key=lambda process: process.create_time())
+    os.kill(victim.pid, sign)
+    return victim
+
+
+def compare(asking, undisturbed, seconds=60):
+    for name, answer in asking.answers(seconds):
+        assert_same(answer, undisturbed[name], name)
+
+
+@pytest.mark.parametrize("kind", VICTIMS)
+def test_case_41_no_stream_notices_that_a_process_was_killed(
+    server, client, calls, undisturbed, kind
+):
+    """All requests carry the same id, which is no concern of the engine's."""
+    before = server.gauge(RESUMED)
+    workers = {process.pid for process in server.workers()}
+    asking = Asking(client, kind, calls, copies=2)
+    victim = kill(server, kind)
+    compare(asking, undisturbed)
+    assert client.completions.create(model=MODEL, prompt="It serves on", max_tokens=4).choices
+    wait_for(lambda: replaced(server, set(before)), BACK_SECONDS, "a new replica")
+    now = server.gauge(RESUMED)
+    [survivor] = set(before) & set(now)
+    assert now[survivor] > before[survivor], "some streams were moved"
+    after = {process.pid for process in server.workers()}
+    assert len(after) == 4 and len(after & workers) == 2, "the whole group is new, the other is not"
+    if kind == "worker":
+        [said] = [line for line in server.log.splitlines() if f"(pid {victim.pid} on " in line]
+        assert "rank" in said and "died" in said and "a new group takes over" in said
+    assert "Traceback" not in server.log
+
+
+def test_case_43_a_replica_that_came_later_gets_its_share(server, client):
+    """And case 42: many prompts in one call are spread over the replicas."""
+    generated = "vllm:generation_tokens_total"
+    before = server.gauge(generated)
+    prompts = [f"{number} leaves" for number in range(16)]
+    client.completions.create(model=MODEL, prompt=prompts, max_tokens=20)
+    time.sleep(1)  # a snapshot is at most half a second old
+    gained = [value - before[name] for name, value in server.gauge(generated).items()]
+    assert len(gained) == 2 and min(gained) >= 20
+
+
+def test_a_rank_that_is_stopped_is_noticed_and_no_stream_fails(server, client, calls, undisturbed):
+    before = set(server.gauge(RUNNING))
+    asking = Asking(client, "stopped", calls)
+    victim = kill(server, "worker", signal.SIGSTOP)
+    stopped = time.monotonic()
+    compare(asking, undisturbed)
+    assert time.monotonic() - stopped < 25
+    [said] = [line for line in server.log.splitlines() if f"(pid {victim.pid} on " in line]
+    assert "rank" in said and "no heartbeat" in said
+    wait_for(lambda: replaced(server, before), BACK_SECONDS, "a new group")
+    assert not victim.is_running(), "a stopped process is not left behind"
+
+
+def test_streams_wait_where_no_replica_is_left(server, client, calls, undisturbed):
+    before = set(server.gauge(RUNNING))
+    asking = Asking(client, "none left", calls)
+    for victim in server.actors(VICTIMS["scheduler"]):
+        os.kill(victim.pid, signal.SIGKILL)
+    wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 503, 5, "a fault")
+    compare(asking, undisturbed)
+    wait_for(lambda: replaced(server, before, 2), BACK_SECONDS, "two new replicas")
+
+
+def test_a_client_that_leaves_while_its_request_is_moved_frees_everything(server, calls):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        chunks = stream(client, "leaving", calls["samples"])
+        for _ in range(6):
+            next(chunks)
+        for victim in server.actors(VICTIMS["scheduler"]):
+            os.kill(victim.pid, signal.SIGKILL)
+    wait_for(lambda: healthy(server), BACK_SECONDS, "two idle replicas")
+    assert set(server.gauge(RESUMED).values()) == {0.0}
