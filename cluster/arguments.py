@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from octavo.cluster.api.settings import FrontSettings
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import EngineConfig
 from octavo.scheduler.errors import InvalidRequest
@@ -32,6 +33,7 @@ INGRESS = "Ingress"  # the deployment that is no model
 KEYS = ("api_key", "api_keys", "admin_api_key")
 
 _FOUND_OUT = ("model", "served_model_names", "revision")  # not asked for under these names
+_OF_THE_FRONT = ("seed",)  # settings of `FrontSettings`
 _SPECIAL: dict[str, tuple[Any, Any]] = {
     "dtype": (Literal[DTYPES], "auto"),
     "device": (Literal[DEVICES], "auto"),
@@ -42,17 +44,17 @@ _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>[^`]*)`)?$", re.S)
 
 def _model_fields() -> list[tuple[str, Any, Any]]:
     """Name, type and default of all that one model may be told."""
-    hints = typing.get_type_hints(EngineConfig)
     fields: list[tuple[str, Any, Any]] = [
         ("model", str | None, None),
         ("served_model_name", str | list[str] | None, None),
-        ("seed", int | None, None),
         ("resources", dict[str, Annotated[float, msgspec.Meta(gt=0)]], {}),
     ]
-    for field in dataclasses.fields(EngineConfig):
-        if field.name not in _FOUND_OUT:
-            kind, default = _SPECIAL.get(field.name, (hints[field.name], field.default))
-            fields.append((field.name, kind, default))
+    hints = typing.get_type_hints(EngineConfig) | typing.get_type_hints(FrontSettings)
+    of_engine = [f for f in dataclasses.fields(EngineConfig) if f.name not in _FOUND_OUT]
+    of_front = [f for f in dataclasses.fields(FrontSettings) if f.name in _OF_THE_FRONT]
+    for field in (*of_front, *of_engine):
+        kind, default = _SPECIAL.get(field.name, (hints[field.name], field.default))
+        fields.append((field.name, kind, default))
     return fields
 
 
