@@ -6,6 +6,9 @@ The tests go on where the ones before them stopped: starting Ray is what takes l
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import openai
@@ -16,6 +19,7 @@ from octavo.cluster.deployments import IMPORT_PATH
 from tests.e2e.cluster import Cluster, free_port
 
 KEY = "sesame"
+CHART = Path(__file__).parents[2] / "helm" / "octavo"
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +103,18 @@ def test_the_models_name_chooses_the_model(client, url):
         ask("large")
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{url}/v1", api_key="wrong").models.list()
+
+
+def test_the_charts_test_and_probe_pass_here(url, config):
+    script = CHART / "files" / "completion_test.py"
+    environment = {"URL": url, "OCTAVO_API_KEY": f"{KEY},another"}
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "small answers\ns answers\nteam/other answers\n"
+    port = config["http_options"]["port"]
+    assert httpx.get(f"http://127.0.0.1:{port}/-/healthz").status_code == 200
 
 
 def test_each_model_has_its_own_replicas_in_the_metrics(url):

@@ -186,7 +186,9 @@ def test_pods_are_restricted_and_drain(render: Render, all_on: Path) -> None:
         assert {"startupProbe", "livenessProbe", "readinessProbe", "resources"} <= set(container)
         stop = " ".join(container["lifecycle"]["preStop"]["exec"]["command"])
         waits = re.search(r"sleep (\d+)", stop)
-        assert waits and int(waits[1]) < spec["terminationGracePeriodSeconds"]
+        [drains] = [each for each in container["env"] if "DRAIN_TIMEOUT" in each["name"]]
+        assert waits and int(waits[1]) > 0
+        assert int(waits[1]) + int(drains["value"]) < spec["terminationGracePeriodSeconds"]
         mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
         volumes = {each["name"]: each for each in spec["volumes"]}
         assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"

@@ -81,6 +81,9 @@ applications:
   value: /cache/huggingface
 - name: RAY_USAGE_STATS_ENABLED
   value: "0"
+# Ray drains once more where it is told to end; what the hook before that left of the grace period.
+- name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S
+  value: {{ sub .Values.drain.terminationGracePeriodSeconds (add .Values.drain.preStopSeconds 10) | max 0 | quote }}
 {{- include "octavo.secretEnv" (dict "variable" "OCTAVO_API_KEY" "secret" .Values.secrets.apiKeys) }}
 {{- include "octavo.secretEnv" (dict "variable" "OCTAVO_ADMIN_API_KEY" "secret" .Values.secrets.adminKey) }}
 {{- include "octavo.secretEnv" (dict "variable" "HF_TOKEN" "secret" .Values.secrets.huggingFace) }}
