@@ -1,4 +1,4 @@
-"""The OpenAI-compatible HTTP server as a FastAPI app over any `EngineClient`.
+"""The OpenAI-compatible HTTP server as a FastAPI app over the `EngineClient` of each model.
 
 Knows nothing of Ray: the app is built where it runs, keeps its state in closures and needs no
 lifespan, so that a Serve replica, a test and `uvicorn` alike call `create_app` and mount it.
@@ -18,6 +18,7 @@ from octavo.cluster.api.chat import ChatCall, chat_call
 from octavo.cluster.api.completions import CompletionCall, completion_call
 from octavo.cluster.api.failures import BodyTooLarge, failure
 from octavo.cluster.api.front import Front, octavo_version
+from octavo.cluster.api.fronts import Fronts
 from octavo.cluster.api.guard import Guard
 from octavo.cluster.api.metrics import CONTENT_TYPE, render_metrics
 from octavo.cluster.api.openapi import describe
@@ -34,7 +35,7 @@ from octavo.cluster.api.validate import parse
 from octavo.cluster.client import EngineClient
 from octavo.cluster.text.tokens import Tokenizer
 
-__all__ = ["FrontSettings", "RequestLimits", "create_app"]
+__all__ = ["FrontSettings", "RequestLimits", "create_app", "create_shared_app"]
 
 T = TypeVar("T")
 
@@ -42,42 +43,45 @@ T = TypeVar("T")
 def create_app(
     client: EngineClient, settings: FrontSettings, tokenizer: Tokenizer | None = None
 ) -> FastAPI:
-    """Loads the tokenizer of `settings.model_path` unless one is given."""
-    front = Front(client, settings, tokenizer or Tokenizer.load(settings.model_path))
+    """The app of one model. Loads the tokenizer of `settings.model_path` unless one is given."""
+    loaded = tokenizer or Tokenizer.load(settings.model_path)
+    return create_shared_app([Front(client, settings, loaded)])
+
+
+def create_shared_app(models: list[Front]) -> FastAPI:
+    """The app of several models, of which a request's `model` names one."""
+    fronts = Fronts(tuple(models))
     app = FastAPI(title="Octavo", version=octavo_version(), docs_url=None, redoc_url=None)
     app.add_middleware(Guard)
     app.add_exception_handler(HTTPException, _no_such_route)
-    _add_open_routes(app, front)
-    _add_model_routes(app, front)
-    _add_token_routes(app, front)
-    add_admin_routes(app, front)
+    _add_open_routes(app, fronts)
+    _add_model_routes(app, fronts)
+    _add_token_routes(app, fronts)
+    add_admin_routes(app, fronts)
     describe(app)
     return app
 
 
-def _add_open_routes(app: FastAPI, front: Front) -> None:
+def _add_open_routes(app: FastAPI, fronts: Fronts) -> None:
     """What anyone may ask, with or without a key: nothing here tells of any request."""
 
     @app.get("/")
     async def index() -> Response:
         paths = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize")
         more = ("/detokenize", "/health", "/metrics", "/version", "/openapi.json")
-        admin = ADMIN_PATHS if front.settings.admin_api_key is not None else ()
-        names = list(front.settings.served_model_names)
-        links = {"models": names, "endpoints": [*paths, *more, *admin]}
+        admin = ADMIN_PATHS if fronts.shared.admin_api_key is not None else ()
+        links = {"models": list(fronts.names), "endpoints": [*paths, *more, *admin]}
         return json_response({"name": "octavo", "version": octavo_version(), **links})
 
     @app.get("/health")
     async def health() -> Response:
-        fault = front.client.fault()
-        if fault is None:
-            return json_response({"status": "ok"})
-        failed = failure(503, fault, kind="server_error", code="engine_unavailable")
-        return failure_response(failed)
+        return _health(fronts)
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        text = render_metrics(front.client.stats(), front.settings.served_model_names[0])
+        text = render_metrics(
+            {front.settings.served_model_names[0]: front.client.stats() for front in fronts.each}
+        )
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     @app.get("/version")
@@ -85,44 +89,57 @@ def _add_open_routes(app: FastAPI, front: Front) -> None:
         return json_response({"version": octavo_version()})
 
 
-def _add_model_routes(app: FastAPI, front: Front) -> None:
+def _health(fronts: Fronts) -> Response:
+    """200 while any model serves: a load balancer must not take the others down with one."""
+    faults = fronts.faults()
+    if not faults:
+        return json_response({"status": "ok"})
+    if len(faults) < len(fronts.each):
+        return json_response({"status": "degraded", "faults": faults})
+    message = "; ".join(dict.fromkeys(faults.values()))
+    failed = failure(503, message, kind="server_error", code="engine_unavailable")
+    return failure_response(failed)
+
+
+def _add_model_routes(app: FastAPI, fronts: Fronts) -> None:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
-        _caller(front, request)
-        return json_response(
-            ModelList([_model(front, name) for name in front.settings.served_model_names])
-        )
+        _caller(fronts, request)
+        return json_response(ModelList([_model(fronts.of(name), name) for name in fronts.names]))
 
     @app.get("/v1/models/{name:path}")
     async def model(request: Request, name: str) -> Response:
-        _caller(front, request)
+        _caller(fronts, request)
+        front = fronts.of(name)
         return json_response(_model(front, front.served_model(name)))
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        caller = _caller(front, request)
-        body = await _body(request, CompletionRequest, front.settings.limits)
+        caller = _caller(fronts, request)
+        body = await _body(request, CompletionRequest, fronts.shared.limits)
+        front = fronts.of(body.model)
         return await _respond(front, request, await completion_call(front, body, caller))
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        caller = _caller(front, request)
-        body = await _body(request, ChatRequest, front.settings.limits)
+        caller = _caller(fronts, request)
+        body = await _body(request, ChatRequest, fronts.shared.limits)
+        front = fronts.of(body.model)
         return await _respond(front, request, await chat_call(front, body, caller))
 
 
-def _add_token_routes(app: FastAPI, front: Front) -> None:
+def _add_token_routes(app: FastAPI, fronts: Fronts) -> None:
     @app.post("/tokenize")
     async def tokenize(request: Request) -> Response:
-        _caller(front, request)
-        body = await _body(request, TokenizeRequest, front.settings.limits)
-        return json_response(await tokenize_answer(front, body))
+        _caller(fronts, request)
+        body = await _body(request, TokenizeRequest, fronts.shared.limits)
+        return json_response(await tokenize_answer(fronts.of(body.model), body))
 
     @app.post("/detokenize")
     async def detokenize(request: Request) -> Response:
-        _caller(front, request)
-        body = await _body(request, DetokenizeRequest, front.settings.limits)
-        return json_response(detokenize_answer(front, body))
+        _caller(fronts, request)
+        body = await _body(request, DetokenizeRequest, fronts.shared.limits)
+        return json_response(detokenize_answer(fronts.of(body.model), body))
 
 
 async def _respond(front: Front, request: Request, call: ChatCall | CompletionCall) -> Response:
@@ -146,8 +163,8 @@ async def _body(request: Request, schema: type[T], limits: RequestLimits) -> T:
     return parse(bytes(raw), schema)
 
 
-def _caller(front: Front, request: Request) -> str:
-    return front.tenant(request.headers.get("authorization"))
+def _caller(fronts: Fronts, request: Request) -> str:
+    return fronts.tenant(request.headers.get("authorization"))
 
 
 def _model(front: Front, name: str) -> Model:

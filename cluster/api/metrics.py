@@ -6,7 +6,7 @@ gives the same figures whichever process answers it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -110,41 +110,44 @@ _HISTOGRAMS = {
 }
 
 
-def render_metrics(stats: Sequence[EngineStats], model_name: str) -> bytes:
-    """The text exposition of one scrape."""
+def render_metrics(models: Mapping[str, Sequence[EngineStats]]) -> bytes:
+    """The text exposition of one scrape: snapshots of all replicas by their model's name."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshots(stats, model_name))
+    named = [(name, each) for name, stats in models.items() for each in stats]
+    registry.register(_Snapshots(named))
     return generate_latest(registry)
 
 
 class _Snapshots(Collector):
-    def __init__(self, stats: Sequence[EngineStats], model_name: str) -> None:
-        self._stats = stats
-        self._model_name = model_name
+    """Of all replicas, each with the name of its model."""
+
+    def __init__(self, named: Sequence[tuple[str, EngineStats]]) -> None:
+        self._named = named
 
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield self._cache_config()
         for name, (field, text) in _COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=_LABELS)
-            for each in self._stats:
-                counter.add_metric(self._labels(each), getattr(each.measured, field))
+            for model, each in self._named:
+                counter.add_metric([model, each.replica], getattr(each.measured, field))
             yield counter
         yield from self._labelled()
         yield self._finished()
         for name, (field, text) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(name, text, labels=_LABELS)
-            for each in self._stats:
+            for model, each in self._named:
                 observed: Histogram = getattr(each.measured, field)
-                histogram.add_metric(self._labels(each), list(_cumulative(observed)), observed.sum)
+                buckets = list(_cumulative(observed))
+                histogram.add_metric([model, each.replica], buckets, observed.sum)
             yield histogram
 
     def _labelled(self) -> Iterator[Metric]:
         for name, (label, fields, text) in _LABELLED.items():
             counter = CounterMetricFamily(name, text, labels=(*_LABELS, label))
-            for each in self._stats:
+            for model, each in self._named:
                 for value, field in fields.items():
-                    labels = [*self._labels(each), value]
+                    labels = [model, each.replica, value]
                     counter.add_metric(labels, getattr(each.measured, field))
             yield counter
 
@@ -154,24 +157,24 @@ class _Snapshots(Collector):
             "Finished requests by reason.",
             labels=(*_LABELS, "finished_reason"),
         )
-        for each in self._stats:
+        for model, each in self._named:
             for reason in sorted({"stop", "length", "abort", *each.measured.finished}):
                 count = each.measured.finished.get(reason, 0)
-                counter.add_metric([*self._labels(each), reason], count)
+                counter.add_metric([model, each.replica, reason], count)
         return counter
 
     def _gauges(self) -> Iterator[Metric]:
         for name, (value, text) in _GAUGES.items():
             gauge = GaugeMetricFamily(name, text, labels=_LABELS)
-            for each in self._stats:
-                gauge.add_metric(self._labels(each), value(each))
+            for model, each in self._named:
+                gauge.add_metric([model, each.replica], value(each))
             yield gauge
 
     def _cache_config(self) -> Metric:
         more = ("block_size", "num_gpu_blocks", "num_cpu_blocks", "max_model_len")
         labels = (*_LABELS, *more)
         gauge = GaugeMetricFamily("vllm:cache_config_info", "The cache's shape.", labels=labels)
-        for each in self._stats:
+        for model, each in self._named:
             capacity = each.capacity
             shape = (
                 capacity.block_size,
@@ -179,11 +182,8 @@ class _Snapshots(Collector):
                 capacity.num_host_blocks,
                 each.max_model_len,
             )
-            gauge.add_metric([*self._labels(each), *map(str, shape)], 1)
+            gauge.add_metric([model, each.replica, *map(str, shape)], 1)
         return gauge
-
-    def _labels(self, stats: EngineStats) -> list[str]:
-        return [self._model_name, stats.replica]
 
 
 def _cumulative(histogram: Histogram) -> Iterable[tuple[str, float]]:

@@ -6,8 +6,11 @@ ever sees it. The defaults are above what ordinary clients send.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
+
+from octavo.scheduler.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +45,12 @@ class FrontSettings:
     created: int = field(default_factory=lambda: int(time.time()))
     submit_grace: float = 1.0  # seconds to wait for a refusal before a stream's headers go out
     failover_timeout: float = 60.0  # seconds that a request waits when its replica has died
+
+    def __post_init__(self) -> None:
+        """Raises `InvalidRequest` where `failover_timeout` is no time to wait."""
+        if not 0 <= self.failover_timeout < math.inf:
+            raise InvalidRequest(
+                "failover_timeout",
+                "failover_timeout must be a number of seconds, 0 or more, "
+                f"got {self.failover_timeout}",
+            )

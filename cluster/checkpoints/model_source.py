@@ -7,16 +7,20 @@ from pathlib import Path
 
 from octavo.scheduler.errors import InvalidRequest
 
-PATTERNS = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+TEXT_PATTERNS = ["*.json", "*.model", "*.txt", "*.jinja"]
+PATTERNS = [*TEXT_PATTERNS, "*.safetensors"]
 
 
 def resolve_model(
-    model: str | None, on_progress: Callable[[str], None] = lambda _: None
+    model: str | None,
+    on_progress: Callable[[str], None] = lambda _: None,
+    *,
+    weights: bool = True,
 ) -> tuple[Path, tuple[str, ...]]:
     """The model's directory and the names it is served under unless others are given.
 
-    None is the embedded model. Raises `InvalidRequest` or `embedded.ModelUnavailable` with one
-    sentence that says what to do.
+    None is the embedded model. Without `weights`, what a download brings is enough for texts.
+    Raises `InvalidRequest` or `embedded.ModelUnavailable` with one sentence that says what to do.
     """
     if model is None:
         from octavo.cluster.checkpoints import embedded
@@ -33,10 +37,10 @@ def resolve_model(
             f"there is no directory {model}; name one, a hub model such as Qwen/Qwen3-0.6B, or "
             "none for the embedded model",
         )
-    return _download(model, on_progress), (model,)
+    return _download(model, on_progress, PATTERNS if weights else TEXT_PATTERNS), (model,)
 
 
-def _download(name: str, on_progress: Callable[[str], None]) -> Path:
+def _download(name: str, on_progress: Callable[[str], None], patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -47,7 +51,7 @@ def _download(name: str, on_progress: Callable[[str], None]) -> Path:
 
     on_progress(f"looking for {name} in the cache and on the hub")
     try:
-        return Path(snapshot_download(name, allow_patterns=PATTERNS))
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except (GatedRepoError, RepositoryNotFoundError, HFValidationError):
         problem = "the hub has no such model, or it needs a login (set HF_TOKEN)"
     except LocalEntryNotFoundError:

@@ -45,6 +45,19 @@ Octavo is ready after {self.seconds:.1f} s and serves {model}.
             flush=True,
         )
 
+    def deployed(self, url: str, models: list[str]) -> None:
+        """Where a cluster serves `models`."""
+        print(
+            f"""
+Octavo serves {", ".join(models)} after {self.seconds:.1f} s.
+
+  API    {url}/v1
+  pages  {url}/health  {url}/metrics  {url}/
+""",
+            file=sys.stderr,
+            flush=True,
+        )
+
 
 def base_url(host: str, port: int) -> str:
     """How to reach a server that listens on `host`, from its own machine."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 from collections.abc import Callable
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.scheduler.config import Allocation, PreemptionMode
@@ -17,6 +18,23 @@ examples:
   octavo serve ./Qwen3-0.6B -tp 2 --port 9000    two ranks a replica
   octavo serve Qwen/Qwen3-0.6B --api-key secret --host 0.0.0.0
 """
+
+DEPLOY_EPILOG = """\
+example of a CONFIG with two models behind one URL; what a request calls `model` decides:
+
+  applications:
+  - import_path: octavo.cluster.distributed.application:app
+    args:
+      models:
+      - model: Qwen/Qwen3-0.6B
+        num_replicas: 2
+      - model: /models/mistral-7b
+        tensor_parallel_size: 2
+
+A model takes the flags of `octavo serve` that concern a model, with underscores.
+"""
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -59,7 +77,57 @@ def _parser() -> argparse.ArgumentParser:
     )
     for add_group in (_front, _model, _cache, _schedule, _machines):
         add_group(serve)
+    _deploy(commands)
+    _status(commands)
     return parser
+
+
+def _deploy(commands: Commands) -> None:
+    deploy = commands.add_parser(
+        "deploy",
+        help="serve what a Serve config file names on a running Ray cluster",
+        description="Makes a running Ray cluster serve exactly what a Serve config file names, as\n"
+        "`serve deploy` does, and waits until it does. Applications that the file does not\n"
+        "name are removed.",
+        epilog=DEPLOY_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    deploy.add_argument("config", metavar="CONFIG", help="a YAML file, see below")
+    _dashboard(deploy)
+    deploy.add_argument(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="wait until all models are healthy (default: on)",
+    )
+    deploy.add_argument(
+        "--timeout",
+        type=float,
+        default=1800.0,
+        metavar="SECONDS",
+        help="how long to wait; the cluster goes on trying after it (default: %(default)g)",
+    )
+
+
+def _status(commands: Commands) -> None:
+    status = commands.add_parser(
+        "status",
+        help="show the models of a running Ray cluster",
+        description="Shows each model of a running Ray cluster with its replicas and their health. "
+        "Exit code 0 if all are healthy, 1 if not.",
+        allow_abbrev=False,
+    )
+    _dashboard(status)
+    status.add_argument("--json", action="store_true", help="all there is to say, for programs")
+
+
+def _dashboard(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--address",
+        default=os.environ.get("RAY_DASHBOARD_ADDRESS", "http://127.0.0.1:8265"),
+        help="the cluster's dashboard (default: $RAY_DASHBOARD_ADDRESS, or %(default)s)",
+    )
 
 
 def _front(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +150,8 @@ def _front(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY",
         help="a key that clients must send, may be repeated; each key has a prefix cache of its "
-        "own (default: $OCTAVO_API_KEY, or none and everyone may call)",
+        "own (default: $OCTAVO_API_KEY, several separated by commas, or none and everyone may "
+        "call)",
     )
     group.add_argument(
         "--admin-api-key",

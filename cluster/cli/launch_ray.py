@@ -114,14 +114,16 @@ class RayLaunch:
         from ray import serve
 
         from octavo.cluster.distributed.actors import ReplicaSpec
-        from octavo.cluster.distributed.serve_app import build_app
+        from octavo.cluster.distributed.serve_app import ServedModel, build_app
         from octavo.workers.actor import model_member
 
         deployment = self._deployment
         build = partial(model_member, deployment.config.worker_config())
         spec = ReplicaSpec(deployment.config, build, deployment.max_model_len, notices)
         listen = (self._host, self._port) if self._cluster.ours else None
-        app = build_app(spec, deployment.settings, listen)
+        settings = deployment.settings
+        model = ServedModel("Replica", spec.config, lambda: spec, lambda: settings)
+        app = build_app([model], listen)
         target = serve.RunTarget(target=app, name=APP, route_prefix="/")
         serve.run_many(
             [target],

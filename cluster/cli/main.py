@@ -12,27 +12,29 @@ from collections.abc import Callable, Sequence
 
 from octavo.cluster.cli import flags
 from octavo.cluster.cli.console import Console
+from octavo.cluster.cli.deploy import deploy, status
 from octavo.cluster.cli.plan_deployment import Deployment, plan_deployment
 from octavo.cluster.distributed.ray_cluster import RayCluster
 from octavo.scheduler.errors import InvalidRequest, OctavoError
 
 OK, INTERNAL, USAGE, INTERRUPTED = 0, 1, 2, 130
+POSITIONAL = ("model", "config")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Runs one command and returns its exit code: 0 if all is well, 2 for what the user can mend, 1
+    for what not."""
     arguments = flags.parse(list(sys.argv[1:] if argv is None else argv))
-    return serve(arguments)
-
-
-def serve(arguments: argparse.Namespace) -> int:
-    """`octavo serve`: 0 after a clean stop, 2 for what the user can mend, 1 for what not."""
     console = Console()
     try:
-        if arguments.address is None:
-            check_port(arguments.host, arguments.port)
-        deployment = plan_deployment(arguments, console.say)
-        return asyncio.run(_serve_until_stopped(arguments, deployment, console))
+        match arguments.command:
+            case "deploy":
+                deploy(arguments, console)
+                return OK
+            case "status":
+                return OK if status(arguments) else INTERNAL
+            case _:
+                return serve(arguments, console)
     except InvalidRequest as error:
         console.error(_with_flag(error))
         return USAGE
@@ -41,6 +43,14 @@ def serve(arguments: argparse.Namespace) -> int:
         return INTERNAL
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def serve(arguments: argparse.Namespace, console: Console) -> int:
+    """`octavo serve`: returns after a clean stop."""
+    if arguments.address is None:
+        check_port(arguments.host, arguments.port)
+    deployment = plan_deployment(arguments, console.say)
+    return asyncio.run(_serve_until_stopped(arguments, deployment, console))
 
 
 def check_port(host: str, port: int) -> None:
@@ -96,7 +106,7 @@ def _on_signals(stop: asyncio.Event, console: Console, kill: Callable[[], None])
 def _with_flag(error: InvalidRequest) -> str:
     """The message with the flag as the user types it."""
     flag = "--" + error.param.replace("_", "-")
-    if error.param == "model" or flag in error.message:
+    if error.param in POSITIONAL or flag in error.message:
         return error.message
     return error.message.replace(error.param, flag)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ray.util.placement_group import PlacementGroup
@@ -21,10 +23,14 @@ def rank_resources(device: str) -> dict[str, float]:
     return {"CPU": 1.0, "GPU": 1.0} if device == "cuda" else {"CPU": 1.0}
 
 
-def bundles(config: EngineConfig) -> list[dict[str, float]]:
-    """Bundle 0 is the front and the scheduler, bundle 1 + r is rank r."""
+def bundles(
+    config: EngineConfig, custom: Mapping[str, float] = MappingProxyType({})
+) -> list[dict[str, float]]:
+    """Bundle 0 is the front and the scheduler, bundle 1 + r is rank r, which takes the `custom`
+    resources too."""
     front = {"CPU": REPLICA_CPUS + SCHEDULER_CPUS}
-    return [front, *(rank_resources(config.device) for _ in range(config.tensor_parallel_size))]
+    rank = {**custom, **rank_resources(config.device)}
+    return [front, *(dict(rank) for _ in range(config.tensor_parallel_size))]
 
 
 def actor_options(resources: dict[str, float], group: Group | None, bundle: int) -> dict[str, Any]:

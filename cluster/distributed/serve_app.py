@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -19,8 +21,10 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
+from octavo.cluster.api.front import Front
 from octavo.cluster.api.server import HttpServer
 from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.arguments import INGRESS
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.distributed.actors import DONE, FAREWELL_SECONDS, ReplicaSpec, SchedulerActor
 from octavo.cluster.distributed.notices import Notices
@@ -35,6 +39,7 @@ from octavo.cluster.distributed.remote import RemoteClient
 from octavo.cluster.distributed.router import ROUTER
 from octavo.cluster.distributed.wire import decode_error, encode_error
 from octavo.cluster.failover import Failover
+from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 
 HEALTH_SECONDS = 2.0
@@ -47,7 +52,8 @@ ENGINE_CALLS = 100_000  # the engine's own queue is the bound, see `max_num_queu
 class Replica:
     """Front of one engine."""
 
-    async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]
+    async def __init__(self, make_spec: Callable[[], ReplicaSpec]) -> None:  # type: ignore[misc]
+        spec = await asyncio.to_thread(make_spec)
         name = self._name = serve.get_replica_context().replica_id.unique_id
         self._notices = Notices(spec.notices, f"replica {name}")
         group = ray.util.get_current_placement_group()
@@ -112,21 +118,28 @@ class Replica:
 
 @serve.ingress()
 class Ingress:
-    """The OpenAI API over all replicas. With `listen`, a host and a port, it answers HTTP itself:
-    Serve's proxy costs as much processor time a request, and a token, as all of the API."""
+    """The OpenAI API over all replicas of all models. With `listen`, a host and a
+    port, it answers HTTP itself: Serve's proxy costs as much processor time a request, and a token,
+    as all of the API."""
 
     def __init__(
         self,
-        settings: FrontSettings,
-        replicas: DeploymentHandle[Any],
+        models: Sequence[tuple[Callable[[], FrontSettings], DeploymentHandle[Any]]],
         listen: tuple[str, int] | None,
     ) -> None:
-        from octavo.cluster.api.app import create_app
+        from octavo.cluster.api.app import create_shared_app
 
         node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._client = RemoteClient(replicas, node)
-        self._client.start()
-        self._app = create_app(Failover(self._client, settings.failover_timeout), settings)
+        self._clients: list[RemoteClient] = []
+        fronts = []
+        for make_settings, replicas in models:
+            settings = make_settings()
+            client = RemoteClient(replicas, node)
+            client.start()
+            self._clients.append(client)
+            patient = Failover(client, settings.failover_timeout)
+            fronts.append(Front(patient, settings, Tokenizer.load(settings.model_path)))
+        self._app = create_shared_app(fronts)
         self._http: HttpServer | None = None
         if listen is not None:
             self._http = HttpServer(self._app, *listen)
@@ -144,23 +157,52 @@ class Ingress:
     async def __del__(self) -> None:
         if self._http is not None:
             await self._http.stop()
-        await self._client.stop()
+        for client in self._clients:
+            await client.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model of an application, as Serve needs to know it. `make_spec` is called in each of its
+    replicas and `make_settings` in each ingress: only there is it known where the model lies.
+    `resources` are custom ones that each rank takes."""
+
+    deployment: str
+    config: EngineConfig
+    make_spec: Callable[[], ReplicaSpec]
+    make_settings: Callable[[], FrontSettings]
+    resources: Mapping[str, float] = field(default_factory=dict)
 
 
 def build_app(
-    spec: ReplicaSpec, settings: FrontSettings, listen: tuple[str, int] | None
+    models: Sequence[ServedModel], listen: tuple[str, int] | None, ingress_replicas: int = 1
 ) -> Application:
-    """The Serve application of one model. See `Ingress` for `listen`."""
-    config: EngineConfig = spec.config
+    """The Serve application of one or more models. See `Ingress` for `listen`."""
     # A line a request in three processes costs more than the request's own bookkeeping.
     logs = LoggingConfig(enable_access_log=False, log_level="WARNING")
-    replica = serve.deployment(
-        name="Replica",
+    ingress = serve.deployment(
+        name=INGRESS,
+        num_replicas=ingress_replicas,
+        max_ongoing_requests=INGRESS_STREAMS,
+        ray_actor_options={"num_cpus": REPLICA_CPUS},
+        health_check_period_s=HEALTH_SECONDS,
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=10,
+        logging_config=logs,
+    )(Ingress)
+    bound = [(model.make_settings, _replicas(model, logs)) for model in models]
+    return ingress.bind(bound, listen)
+
+
+def _replicas(model: ServedModel, logs: LoggingConfig) -> Application:
+    config = model.config
+    deployment = serve.deployment(
+        name=model.deployment,
         num_replicas=config.num_replicas,
         max_ongoing_requests=config.max_num_seqs + config.max_num_queued_reqs + 1,
         max_queued_requests=100,
         ray_actor_options={"num_cpus": REPLICA_CPUS},
-        placement_group_bundles=bundles(config),
+        placement_group_bundles=bundles(config, model.resources),
         placement_group_strategy=STRATEGY,
         request_router_config=RequestRouterConfig(request_router_class=ROUTER),  # type: ignore[arg-type]
         health_check_period_s=HEALTH_SECONDS,
@@ -169,13 +211,4 @@ def build_app(
         graceful_shutdown_timeout_s=10,
         logging_config=logs,
     )(Replica)
-    ingress = serve.deployment(
-        name="Ingress",
-        max_ongoing_requests=INGRESS_STREAMS,
-        ray_actor_options={"num_cpus": REPLICA_CPUS},
-        health_check_period_s=HEALTH_SECONDS,
-        graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=10,
-        logging_config=logs,
-    )(Ingress)
-    return ingress.bind(settings, replica.bind(spec), listen)
+    return deployment.bind(model.make_spec)

@@ -26,13 +26,13 @@ from octavo.cluster.api.settings import RequestLimits
 from octavo.cluster.api.validate import Window, within_vocabulary
 from octavo.cluster.checkpoints.model_source import resolve_model
 from octavo.cluster.checkpoints.revision import model_revision
-from octavo.cluster.cli.plan_deployment import resolve_device
 from octavo.cluster.client import EngineClient
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.offline.answers import all_of, answer
 from octavo.cluster.offline.background import Background
 from octavo.cluster.offline.executors import open_engine
 from octavo.cluster.offline.outputs import RequestOutput
+from octavo.cluster.planning import resolve_device
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import Allocation, PreemptionMode

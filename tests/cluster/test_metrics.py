@@ -40,7 +40,7 @@ def snapshot(replica: str, measured: Measured) -> EngineStats:
 def scrape(*stats: EngineStats) -> tuple[dict[tuple[str, str, str], float], dict[str, str]]:
     """Values by (sample, engine, the one further label), and the type of each family."""
     values, types = {}, {}
-    text = render_metrics(stats, "my/model").decode()
+    text = render_metrics({"my/model": stats}).decode()
     for family in text_string_to_metric_families(text):
         types[family.name] = family.type
         for sample in family.samples:

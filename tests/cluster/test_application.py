@@ -1,0 +1,69 @@
+"""What Serve is told to build, short of a cluster to build it on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from ray.serve.exceptions import RayServeException
+
+from octavo.cluster.arguments import draft_config, read_application
+from octavo.cluster.distributed.application import app, plan_front, plan_replica
+from octavo.cluster.distributed.placement import bundles
+from octavo.scheduler.errors import InvalidRequest
+from tests.conftest import TinyModel
+
+
+def model(**arguments: Any) -> Any:
+    """As the builder hands it on: the device is decided."""
+    [read] = read_application({"models": [{"device": "cpu", **arguments}]}).models
+    return read
+
+
+def test_wrong_arguments_are_an_error_that_serve_tells_as_it_is() -> None:
+    with pytest.raises(RayServeException) as caught:
+        app({"models": [{"modell": "/m"}]})
+    assert str(caught.value) == ("args.models[0] has no argument 'modell'; did you mean model?")
+
+
+def test_a_replica_finds_out_where_it_runs_what_it_serves(tiny_model: TinyModel) -> None:
+    path = tiny_model()
+    spec = plan_replica(model(model=str(path), max_model_len=100, block_size=32), neighbours=1)
+    assert (spec.config.model, spec.max_model_len, spec.notices) == (str(path), 100, None)
+    assert spec.config.block_size == 32 and spec.config.revision
+    with pytest.raises(InvalidRequest, match="there is no directory /no/such"):
+        plan_replica(model(model="/no/such"), neighbours=1)
+
+
+def test_ranks_share_the_cores_of_their_machine(tiny_model: TinyModel) -> None:
+    cores = len(os.sched_getaffinity(0))
+    path = str(tiny_model())
+    assert plan_replica(model(model=path), neighbours=1).config.threads == cores
+    assert plan_replica(model(model=path), neighbours=10 * cores).config.threads == 1
+    assert plan_replica(model(model=path, num_threads=7), neighbours=10).config.threads == 7
+
+
+def test_an_ingress_takes_keys_from_where_it_runs(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_API_KEY", " a, b\nc ")
+    monkeypatch.setenv("OCTAVO_ADMIN_API_KEY", "boss\n")
+    path = str(tiny_model())
+    settings = plan_front(model(model=path, served_model_name=["n", "m"], seed=3))
+    assert (settings.model_path, settings.served_model_names) == (path, ("n", "m"))
+    assert (settings.api_keys, settings.admin_api_key, settings.seed) == (
+        ("a", "b", "c"),
+        "boss",
+        3,
+    )
+    monkeypatch.setenv("OCTAVO_API_KEY", " , ")
+    with pytest.raises(InvalidRequest, match="must not be empty"):
+        plan_front(model(model=path))
+
+
+def test_custom_resources_are_taken_by_every_rank_and_by_nobody_else() -> None:
+    asked = model(model="/m", tensor_parallel_size=2, resources={"group_l4": 0.001})
+    front, *ranks = bundles(draft_config(asked), asked.resources)
+    assert front == {"CPU": 1.0}
+    assert ranks == [{"group_l4": 0.001, "CPU": 1.0}] * 2

@@ -1,0 +1,129 @@
+"""What an application may be told: the flags of the command line, typed, with clear refusals."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from octavo.cluster.arguments import (
+    ModelArguments,
+    deployment_name,
+    draft_config,
+    names_of,
+    read_application,
+)
+from octavo.cluster.cli import flags
+from octavo.cluster.config import EngineConfig
+from octavo.scheduler.errors import InvalidRequest
+
+# Flags that concern the process and its terminal, the keys, and where Ray is.
+NOT_OF_A_MODEL = {
+    *("command", "host", "port", "executor", "address", "ray_dashboard"),
+    *("api_key", "admin_api_key"),
+}
+
+
+def one(**arguments):
+    return read_application({"models": [arguments]}).models[0]
+
+
+def refusal(args):
+    with pytest.raises(InvalidRequest) as caught:
+        read_application(args)
+    assert "\n" not in caught.value.message and " --" not in caught.value.message
+    return caught.value.message
+
+
+def test_a_model_has_the_flags_of_the_command_line_with_their_defaults():
+    flag_defaults = vars(flags.parse(["serve"]))
+    given = vars(one())
+    assert set(given) == set(flag_defaults) - NOT_OF_A_MODEL | {"resources"}
+    for name in set(given) - {"resources"}:
+        assert given[name] == flag_defaults[name], name
+
+
+def test_every_setting_of_an_engine_can_be_given_or_is_found_out():
+    fields = {field.name for field in dataclasses.fields(EngineConfig)}
+    settable = set(ModelArguments.__struct_fields__)
+    assert fields - settable == {"served_model_names", "revision"}
+
+
+def test_sizes_and_names_may_be_written_as_people_do():
+    model = one(model="/m/tiny", kv_cache_memory_bytes="2GiB", served_model_name="t")
+    assert model.kv_cache_memory_bytes == 2 * 2**30
+    assert names_of(model) == ("t",) and draft_config(model).served_model_names == ("t",)
+    assert one(kv_cache_memory_bytes=4096).kv_cache_memory_bytes == 4096
+    assert names_of(one(served_model_name=["a", "b"])) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "deployment"),
+    [
+        (None, "SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct"),
+        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B", "Qwen--Qwen3-0.6B"),
+        ("/models/tiny/", "tiny", "tiny"),
+        ("~/my model", "my model", "my-model"),
+    ],
+)
+def test_a_model_goes_by_its_name(model, name, deployment):
+    asked = one(model=model)
+    assert names_of(asked) == (name,) and deployment_name(asked) == deployment
+
+
+def test_several_models_each_have_their_own_settings():
+    application = read_application(
+        {
+            "models": [{"model": "/m/a", "num_replicas": 2}, {"model": "/m/b", "block_size": 32}],
+            "ingress_replicas": 3,
+        }
+    )
+    a, b = application.models
+    assert (a.num_replicas, a.block_size, b.num_replicas, b.block_size) == (2, 16, 1, 32)
+    assert application.ingress_replicas == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"tensor_parallel": 2}, "args.models[0] has no argument 'tensor_parallel'; did you mean"),
+        ({"tensor-parallel-size": 2}, "did you mean tensor_parallel_size?"),
+        ({"zzz": 2}, "there are model, served_model_name"),
+        ({"block_size": "16"}, "args.models[0].block_size: expected `int`, got `str`, got '16'"),
+        ({"block_size": 12}, "args.models[0]: block_size must be a power of two, got 12"),
+        ({"num_replicas": 0}, "num_replicas must be at least 1, got 0"),
+        ({"preemption_mode": "never"}, "got 'never'; choose auto, recompute, swap"),
+        ({"dtype": "int3"}, "choose auto, float32, bfloat16, float16"),
+        ({"kv_cache_memory_bytes": "lots"}, "'lots' is not a size; write for example 2GiB"),
+        ({"resources": {"gpu": 0}}, "args.models[0].resources"),
+        ({"model": ""}, "leave it out for the embedded model"),
+        ({"model": "./tiny"}, "'./tiny' is relative to no known place"),
+        ({"served_model_name": "Ingress"}, "'Ingress' cannot be told from another deployment"),
+        ({"api_key": ["k"]}, "$OCTAVO_API_KEY and $OCTAVO_ADMIN_API_KEY"),
+        ({"watermark_low": 0.5}, "watermark_low must not be above watermark_high (0.08), got 0.5"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_place_and_value(model, words):
+    assert words in refusal({"models": [model]})
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({}, "args: models is missing"),
+        ({"models": []}, "args.models"),
+        ({"model": "/m/a"}, "args has no argument 'model'; it belongs to a model: args.models[0]"),
+        ({"models": [{}], "ingress_replicas": 0}, "args.ingress_replicas"),
+        ({"models": [{}, {}]}, "args.models[1]: another model is called 'SmolLM2-135M-Instruct'"),
+        (
+            {"models": [{"model": "a/b"}, {"model": "/m/x", "served_model_name": "a--b"}]},
+            "args.models[1]: 'a--b' cannot be told from another deployment",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_whole_is_one_sentence(args, words):
+    assert words in refusal(args)
+
+
+def test_there_is_a_schema_for_others_to_compare_with():
+    properties = msgspec.json.schema(ModelArguments)["$defs"]["ModelArguments"]["properties"]
+    assert set(properties) == set(ModelArguments.__struct_fields__)

@@ -1,0 +1,94 @@
+"""A Ray cluster with a dashboard and a token, as an administrator would have started it, and the
+`octavo` and `serve` commands of a user who has the token."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+
+import psutil  # type: ignore[import-untyped]
+
+START = """
+import ray, sys
+ray.init(
+    address="local", num_cpus=16, include_dashboard=True, dashboard_host="127.0.0.1",
+    dashboard_port=int(sys.argv[1]), object_store_memory=128 * 2**20, _temp_dir=sys.argv[2],
+    log_to_driver=False, logging_level="ERROR",
+)
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+class Cluster:
+    """Started by its making. `api_key` is in the environment of all its processes."""
+
+    def __init__(self, api_key: str) -> None:
+        self.dashboard = f"http://127.0.0.1:{free_port()}"
+        self._folder = tempfile.mkdtemp(prefix="octavo-", dir="/tmp")  # Ray's sockets: short paths
+        self._environment = {
+            **os.environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", START, self.dashboard.rpartition(":")[2], self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**self._environment, "OCTAVO_API_KEY": api_key},
+            start_new_session=True,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "up\n":
+            self.end()
+            raise AssertionError("Ray did not start")
+
+    def octavo(self, *arguments: str, token: bool = True) -> subprocess.CompletedProcess[str]:
+        """`octavo …`, run to its end."""
+        command = [sys.executable, "-m", "octavo.cluster.cli.main", *arguments]
+        return self._run([*command, "--address", self.dashboard], token)
+
+    def serve(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Ray Serve's own command, run to its end."""
+        code = "from ray.serve.scripts import cli; cli()"
+        command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+        return self._run([*command, "--address", self.dashboard], token=True)
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        family = [psutil.Process(self._process.pid)]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family += family[0].children(recursive=True)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()  # the end of its input is the end of it
+        _, alive = psutil.wait_procs(family, timeout=10)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, command: list[str], token: bool) -> subprocess.CompletedProcess[str]:
+        environment = dict(self._environment)
+        if not token:
+            del environment["RAY_AUTH_TOKEN"], environment["RAY_AUTH_MODE"]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, timeout=120
+        )
+
+
+def free_port() -> int:
+    """One that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
