@@ -7,6 +7,7 @@ and Serve brings a new replica with a new group.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from dataclasses import dataclass
@@ -46,6 +47,16 @@ class ReplicaSpec:
     notices: str | None = None
 
 
+def calm_collector() -> None:
+    """Has Python's garbage collector pass over what is there now, and go through all the rest a
+    hundred times as rarely. A full collection visits every token of every live request, 40 ms and
+    more with a thousand of them, and finds nothing: a step leaves no cycles."""
+    gc.collect()
+    gc.freeze()
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, 100 * old)
+
+
 class SchedulerActor:
     """Async actor; every method runs on one loop. Errors are returned as bytes, not raised: a
     refused request is no reason for a traceback in the logs."""
@@ -83,6 +94,7 @@ class SchedulerActor:
             scheduler, self._workers, replies.emit, clock=time.monotonic, begin=replies.begin
         )
         self._replies = replies
+        calm_collector()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._report())]
         return DONE
 
