@@ -1,4 +1,4 @@
-"""bfloat16 changes the embedded model's numbers within bounds, and its answers only at near ties."""
+"""bfloat16 moves the embedded model's numbers within bounds, its answers only at near ties."""
 
 from __future__ import annotations
 
