@@ -29,7 +29,7 @@ define pip_install
 	|| { tail -n 30 $(LOG); echo "pip failed; the whole output is in $(LOG)"; exit 1; }
 endef
 
-.PHONY: help install serve test lint bench clean
+.PHONY: help install serve test lint bench bench-peers clean
 
 help:
 	@echo "make install   make .venv and install Octavo into it (skipped when done)"
@@ -37,6 +37,7 @@ help:
 	@echo "make test      lint, types and every test, e.g. ARGS='-k prefix'"
 	@echo "make lint      lint and types alone"
 	@echo "make bench     the benchmarks of benchmarks/RESULTS.md"
+	@echo "make bench-peers   Octavo beside vLLM, llama.cpp and transformers, which it installs (5 GB, an hour)"
 	@echo "make clean     remove what building and testing left (not .venv)"
 
 install: $(READY)
@@ -88,6 +89,9 @@ bench: install
 	$(BIN)/python benchmarks/pressure.py
 	$(BIN)/python benchmarks/allocation.py
 	$(BIN)/python benchmarks/failover.py
+
+bench-peers: install
+	cd benchmarks && ../$(BIN)/python -m peers $(ARGS)
 
 clean:
 	rm -rf build dist octavo.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

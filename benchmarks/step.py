@@ -32,7 +32,6 @@ import torch
 from driver import Driver, embedded_model, make_request, random_tokens, say
 from machine import describe, probe, row
 
-from octavo.kernels.base import Packed
 from octavo.scheduler.config import SchedulerConfig
 from octavo.workers.config import WorkerConfig
 from octavo.workers.worker import Worker
@@ -167,24 +166,19 @@ def divide(driver: Driver, worker: Worker, batch: int, context: int) -> Seconds:
 def products_alone(worker: Worker, tokens: int) -> float:
     """Seconds of all matrix products of a step of `tokens` tokens, but for the head."""
     model: Any = worker._model
-    dtype = worker.dtype
-
-    def run(weight: Packed, inputs: dict[int, torch.Tensor], out: torch.Tensor) -> None:
-        x = inputs.setdefault(weight.inputs, torch.randn(tokens, weight.inputs).to(dtype))
-        worker.kernels.linear(x, weight, None, out[:, : weight.outputs])
-
     weights = [
         linear.weight
         for layer in model.weights.layers
         for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)
     ]
-    inputs: dict[int, torch.Tensor] = {}
-    outs = {w.outputs: torch.empty(tokens, w.outputs, dtype=dtype) for w in weights}
+    inputs = {w.inputs: torch.randn(tokens, w.inputs).to(worker.dtype) for w in weights}
+    outs = {w.outputs: torch.empty(tokens, w.outputs, dtype=worker.dtype) for w in weights}
     walls = []
     for _ in range(4):
         start = time.perf_counter()
         for weight in weights:
-            run(weight, inputs, outs[weight.outputs])
+            x, out = inputs[weight.inputs], outs[weight.outputs]
+            worker.kernels.linear(x, weight, None, out)
         walls.append(time.perf_counter() - start)
     return min(walls)
 

@@ -3,7 +3,7 @@
 64 random prompts of 128 tokens, 128 tokens out, greedy, end tokens ignored. Octavo gets all at
 once; transformers runs them in static batches of 16. Both are loaded in processes of their own with
 the same number of threads and take turns, three times each, with a probe of the machine's speed in
-front of each turn.
+front of each turn. Each round has prompts of its own, so that no prefix cache helps.
 
     python benchmarks/throughput.py [--dtype bfloat16|float32] [--threads 2]
 """
@@ -29,8 +29,8 @@ Generate = Callable[[Prompts, int], int]
 STATIC_BATCH = 16
 
 
-def make_prompts(count: int, length: int) -> Prompts:
-    source = random.Random(7)
+def make_prompts(count: int, length: int, round: int) -> Prompts:
+    source = random.Random(f"round {round}")
     return [[source.randrange(100, 40_000) for _ in range(length)] for _ in range(count)]
 
 
@@ -79,10 +79,10 @@ def take_turns(side: str, args: argparse.Namespace) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever libraries print must not end up among the answers
     generate = SIDES[side](args.model, args.dtype, args.threads)
-    prompts = make_prompts(args.requests, args.input)
-    generate(prompts[:STATIC_BATCH], 8)
+    generate(make_prompts(STATIC_BATCH, args.input, -1), 8)
     print("ready", file=answers, flush=True)
-    for _ in sys.stdin:
+    for round, _ in enumerate(sys.stdin):
+        prompts = make_prompts(args.requests, args.input, round)
         speed = probe(args.threads)
         start = time.perf_counter()
         tokens = generate(prompts, args.output)

@@ -48,4 +48,4 @@ def test_answers_and_scores_stay_close(dtype: str) -> None:
     assert abs(loss) < LOSS
     assert sum(rank == 1 for _, rank in found) >= AGREED * len(found)
     same = sum(a[: 4 - LENGTH] == b[: 4 - LENGTH] for a, b in zip(texts, again, strict=True))
-    assert same >= 0.8 * len(texts)  # in the first four tokens of an answer
+    assert same >= 0.7 * len(texts)  # in the first four tokens of an answer
