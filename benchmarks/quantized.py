@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from driver import Driver, embedded_model, make_request, random_tokens, say
 from machine import describe, probe, row
-from step import STEPS, decode
+from step import STEPS, WHOLE, decode
 
 from octavo import LLM, SamplingParams
 from octavo.kernels.base import Packed
@@ -105,7 +105,8 @@ class Side:
     driver: Driver
 
     def step_seconds(self, rows: int, context: int, name: str) -> float:
-        return statistics.median(decode(self.driver, self.worker, rows, context, name))
+        steps = decode(self.driver, self.worker, rows, context, False)
+        return statistics.median(step[WHOLE] for step in steps)
 
     def prompt_seconds(self, tokens: int, name: str) -> float:
         self.driver.add([make_request(name, random_tokens(tokens, name), 1)])

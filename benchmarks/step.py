@@ -3,9 +3,10 @@
     python benchmarks/step.py [--batch 1 16 64] [--context 256] [--plot PNG] [--save JSON]
                               [--beside JSON]
 
-The real worker and scheduler in this process, one plan in flight. A step is timed as it is; then
-again with a clock in every native kernel, called one by one instead of played from tape. What the
-kernels leave of the first time is Python: the worker's own, the calls, the plan's coding.
+The real worker and scheduler in this process, one plan in flight. A step is timed as it is, with
+clocks around the tape of the layers' kernels, the output head and sampling: what these leave is
+Python, the worker's own and the plan's coding. Then again with a clock in every native kernel,
+called one by one instead of played from tape, to see how the layers' time is divided.
 `schedule` and `update` are not in it: they run in another process, beside the step before.
 
 Prefill: one prompt end to end, beside the same matrix products alone, one after another, on
@@ -23,7 +24,8 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,9 @@ from octavo.workers.worker import Worker
 
 OTHER = "norms, rotary, SiLU"
 NAMES = ["matrix products", "output head", "attention", OTHER, "sampling", "Python"]
-STEPS = 40
+IN_LAYERS = [NAMES[0], "attention", OTHER]
+LAYERS, WHOLE = "layers", "whole"
+STEPS, WARM_UP = 40, 4
 
 Seconds = dict[str, float]
 
@@ -60,13 +64,15 @@ class Clock:
         return timed
 
 
-def watch(worker: Worker, clock: Clock) -> None:
-    """Puts the clock into every native kernel, and around sampling."""
+@contextmanager
+def watch(worker: Worker, clock: Clock, one_by_one: bool) -> Iterator[None]:
+    """Puts the clock around sampling, and around the tape or, `one_by_one`, into every kernel."""
     kernels: Any = worker.kernels
     model: Any = worker._model
-    kernels.record = lambda calls: calls()  # a tape's calls could not be told apart
-    model._tapes.clear()
+    sampler: Any = worker._sampler
+    library = kernels._library
     vocabulary = worker.model_config.vocab_size
+    before = vars(kernels).copy(), sampler.sample, library.octavo_play
 
     def part_of(name: str) -> Callable[..., str]:
         if name == "_linear":  # the call's arguments: see csrc/octavo.h
@@ -76,8 +82,16 @@ def watch(worker: Worker, clock: Clock) -> None:
     for name, value in list(vars(kernels).items()):
         if isinstance(value, ctypes._CFuncPtr):  # type: ignore[attr-defined]
             setattr(kernels, name, clock.wrap(value, part_of(name)))
-    sampler: Any = worker._sampler
+    if one_by_one:
+        kernels.record = lambda calls: calls()
+        model._tapes.clear()
+    library.octavo_play = clock.wrap(library.octavo_play, lambda *args: LAYERS)
     sampler.sample = clock.wrap(sampler.sample, lambda *args: "sampling")
+    yield
+    vars(kernels).clear()
+    vars(kernels).update(before[0])
+    sampler.sample, library.octavo_play = before[1:]
+    model._tapes.clear()
 
 
 def open_worker(args: argparse.Namespace, tokens: int) -> tuple[Worker, Driver]:
@@ -106,60 +120,50 @@ def open_worker(args: argparse.Namespace, tokens: int) -> tuple[Worker, Driver]:
     return worker, Driver(worker, limits)
 
 
-def decode(driver: Driver, worker: Worker, batch: int, context: int, name: str) -> list[float]:
-    """Seconds of each of STEPS steps in which `batch` requests decode; they are run to the end."""
+def decode(
+    driver: Driver, worker: Worker, batch: int, context: int, one_by_one: bool
+) -> list[Seconds]:
+    """What was spent in each of STEPS steps in which `batch` requests decode, and `WHOLE`; the
+    requests are run to the end."""
+    name = f"{batch}/{one_by_one}"
     driver.add(
-        make_request(f"{name}/{i}", random_tokens(context, f"{name}/{i}"), STEPS + 8)
+        make_request(f"{name}/{i}", random_tokens(context, f"{name}/{i}"), STEPS + 16)
         for i in range(batch)
     )
-    walls: list[float] = []
+    while driver.scheduler.num_waiting or driver.scheduler.num_running < batch:
+        driver.step()
+    clock, found = Clock(), list[Seconds]()
     execute = worker.execute
 
     def timed(raw: bytes) -> bytes | None:
+        clock.spent.clear()
         start = time.perf_counter()
         answer = execute(raw)
-        walls.append(time.perf_counter() - start)
+        found.append({**clock.spent, WHOLE: time.perf_counter() - start})
         return answer
 
     worker.execute = timed  # type: ignore[method-assign]
-    while driver.scheduler.num_waiting or driver.scheduler.num_running < batch:
-        driver.step()
-    for _ in range(4):
-        driver.step()
-    walls.clear()
-    for _ in range(STEPS - 8):
-        driver.step()
-    kept = list(walls)
+    with watch(worker, clock, one_by_one):
+        for _ in range(WARM_UP + STEPS):
+            driver.step()
     worker.execute = execute  # type: ignore[method-assign]
     driver.run()
-    return kept
+    return found[WARM_UP:]
 
 
 def divide(driver: Driver, worker: Worker, batch: int, context: int) -> Seconds:
-    """Seconds of a decode step and of its parts."""
-    wall = statistics.median(decode(driver, worker, batch, context, f"plain{batch}"))
-    clock = Clock()
-    kernels, sampler = vars(worker.kernels).copy(), vars(worker._sampler).copy()
-    watch(worker, clock)
-    counted: list[Seconds] = []
-    execute = worker.execute
+    """Seconds of a decode step's parts; the step is their sum."""
 
-    def counting(raw: bytes) -> bytes | None:
-        clock.spent.clear()
-        answer = execute(raw)
-        counted.append(dict(clock.spent))
-        return answer
+    def median(steps: list[Seconds], name: str) -> float:
+        return statistics.median(step.get(name, 0.0) for step in steps)
 
-    worker.execute = counting  # type: ignore[method-assign]
-    decode(driver, worker, batch, context, f"timed{batch}")
-    vars(worker.kernels).clear()
-    vars(worker.kernels).update(kernels)
-    vars(worker._sampler).clear()
-    vars(worker._sampler).update(sampler)
-    worker.execute = execute  # type: ignore[method-assign]
-    steps = counted[-(STEPS - 8) :]
-    parts = {name: statistics.median(step.get(name, 0.0) for step in steps) for name in NAMES[:-1]}
-    parts["Python"] = max(0.0, wall - sum(parts.values()))
+    played = decode(driver, worker, batch, context, False)
+    single = decode(driver, worker, batch, context, True)
+    kernels = {name: median(single, name) for name in IN_LAYERS}
+    layers, total = median(played, LAYERS), sum(kernels.values())
+    parts = {name: layers * spent / total for name, spent in kernels.items()}
+    parts |= {name: median(played, name) for name in ("output head", "sampling")}
+    parts["Python"] = median(played, WHOLE) - sum(parts.values())
     return parts
 
 

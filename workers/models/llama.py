@@ -49,6 +49,7 @@ class Llama:
         )
         self._few = Buffers.make(TAPED_TOKENS, self._widths, weights.norm)
         self._tapes: dict[tuple[int, ...], Tape] = {}
+        self._logits = weights.norm.new_empty(0, weights.head.outputs)
         # Each layer ends by adding its output and norming for whatever follows it.
         self._next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.norm]
 
@@ -117,8 +118,12 @@ class Llama:
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """`[rows, vocabulary]` of `[rows, hidden]` on rank 0, None on the others, in the weights'
-        dtype: whatever reads more than their order wants them in float32."""
-        part = hidden.new_empty(len(hidden), self.weights.head.outputs)
+        dtype: whatever reads more than their order wants them in float32. Valid until the next
+        call."""
+        rows = len(hidden)
+        if rows > len(self._logits):  # kept, as fresh memory is slow to write for the first time
+            self._logits = hidden.new_empty(rows, self.weights.head.outputs)
+        part = self._logits[:rows]
         self.kernels.linear(hidden, self.weights.head, None, part)
         whole = self.group.gather_columns(part)
         return None if whole is None else whole[:, : self.model.vocab_size]
