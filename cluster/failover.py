@@ -172,7 +172,7 @@ class Failover:
                 f"{course.deaths} replicas in a row died while they served it, the last one for "
                 f"this reason: {error}"
             ) from error
-        if course.waited >= self._patience:
+        if course.waited > self._patience:
             raise error
         course.attempts += 1
         logger.info("request %s goes on elsewhere after %d tokens", name, course.generated)

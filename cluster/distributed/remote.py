@@ -46,7 +46,7 @@ ATTACH_SECONDS = 3.0
 LONELY_SECONDS = 0.2
 CONTROL_SECONDS = 10.0  # for every replica to answer the same question
 LOST_SECONDS = 5.0  # for the last tokens, once the call has ended
-UNTAKEN_SECONDS = 5.0  # in Serve's hands: it knows of no replica, or only of those to be avoided
+UNTAKEN_SECONDS = 20.0  # in Serve's hands, which may know only replicas that are to be avoided
 CHECK_SECONDS = 0.25
 NO_REPLICA = "no replica is up"
 

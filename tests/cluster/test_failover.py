@@ -46,10 +46,10 @@ class Attempts:
     """A script for each attempt of a request, the last one for all that follow. Events are given
     as (index, token) or (index, token, finish)."""
 
-    def __init__(self, *attempts: Life) -> None:
+    def __init__(self, *attempts: Life, patience: float = 0.3) -> None:
         self.attempts = list(attempts)
         self.engine = ScriptedEngine(self._play)
-        self.failover = Failover(self.engine, patience=0.3)
+        self.failover = Failover(self.engine, patience)
 
     @property
     def resumed(self) -> list[list[list[int] | None] | None]:
@@ -212,6 +212,19 @@ def test_replicas_that_all_refuse_are_asked_no_longer_than_it_may_wait() -> None
         with pytest.raises(EngineDead, match=DEAD):
             await tries.ask()
         assert 3 < len(tries.engine.seen) < 8, "with growing pauses"
+
+    run(test)
+
+
+def test_who_may_not_wait_moves_where_another_replica_is_up() -> None:
+    async def test() -> None:
+        tries = Attempts([(0, 5), died()], [(0, 6, Finish.STOP)], patience=0)
+        assert await tries.ask() == [(0, 5), (0, 6)]
+        tries = Attempts([(0, 5), died()], patience=0)
+        tries.engine.reason = "no replica is up"
+        with pytest.raises(EngineDead, match="no replica is up"):
+            await tries.ask()
+        assert len(tries.engine.seen) == 1
 
     run(test)
 
