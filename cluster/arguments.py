@@ -26,8 +26,9 @@ import msgspec
 from octavo.cluster.api.settings import FrontSettings
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import EngineConfig
+from octavo.cluster.planning import engine_settings
 from octavo.scheduler.errors import InvalidRequest
-from octavo.workers.config import DEVICES, DTYPES
+from octavo.workers.config import DEVICES, DTYPES, QUANTIZATIONS
 
 INGRESS = "Ingress"  # the deployment that is no model
 KEYS = ("api_key", "api_keys", "admin_api_key")
@@ -37,6 +38,7 @@ _OF_THE_FRONT = ("seed", "failover_timeout")  # settings of `FrontSettings`
 _SPECIAL: dict[str, tuple[Any, Any]] = {
     "dtype": (Literal[DTYPES], "auto"),
     "device": (Literal[DEVICES], "auto"),
+    "quantization": (Literal[QUANTIZATIONS] | None, None),
     "kv_cache_memory_bytes": (int | str | None, None),
 }
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>[^`]*)`)?$", re.S)
@@ -129,11 +131,8 @@ def deployment_name(model: argparse.Namespace) -> str:
 
 def draft_config(model: argparse.Namespace) -> EngineConfig:
     """The model's settings before it is known where the model lies. Raises `InvalidRequest`."""
-    asked = vars(model)
-    fields = {field.name for field in dataclasses.fields(EngineConfig)}
-    known = {name: value for name, value in asked.items() if name in fields}
-    known["model"] = model.model or ""
-    return EngineConfig(**known, served_model_names=names_of(model))
+    settings = engine_settings(model) | {"model": model.model or ""}
+    return EngineConfig(**settings, served_model_names=names_of(model))
 
 
 def _read_model(number: int, given: Any) -> argparse.Namespace:
@@ -197,9 +196,9 @@ def _choices(where: str) -> str:
     """What may stand there, if that is one of a few words."""
     name = where.rpartition(".")[2]
     kind = {field: kind for field, kind, _ in _model_fields()}.get(name)
-    if typing.get_origin(kind) is not Literal:
-        return ""
-    return f"; choose {', '.join(typing.get_args(kind))}"
+    kinds = [kind, *typing.get_args(kind)]  # a choice, or a choice or None
+    words = [typing.get_args(each) for each in kinds if typing.get_origin(each) is Literal]
+    return f"; choose {', '.join(words[0])}" if words else ""
 
 
 def _look_up(given: Any, where: str) -> Any:

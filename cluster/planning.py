@@ -38,7 +38,7 @@ def plan_model(
     """`arguments` has the attributes of `octavo serve`'s flags; `device` is decided. Raises
     `InvalidRequest` or another `OctavoError` with one sentence."""
     path, names = resolve_model(arguments.model, on_progress)
-    found = {
+    found: dict[str, Any] = {
         "model": str(path),
         "served_model_names": tuple(arguments.served_model_name or names),
         "device": device,
