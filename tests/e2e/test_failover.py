@@ -152,15 +152,12 @@ def test_streams_wait_where_no_replica_is_left(server, client, calls, undisturbe
 
 
 def test_a_client_that_leaves_while_its_request_is_moved_frees_everything(server, calls):
+    before = set(server.gauge(RUNNING))
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         chunks = stream(client, "leaving", calls["samples"])
         for _ in range(6):
             next(chunks)
         for victim in server.actors(VICTIMS["scheduler"]):
             os.kill(victim.pid, signal.SIGKILL)
-
-    def renewed():
-        """Two idle replicas that never took over anything: those of before may still be listed."""
-        return healthy(server) and set(server.gauge(RESUMED).values()) == {0.0}
-
-    wait_for(renewed, BACK_SECONDS, "two idle replicas that have nothing to resume")
+    wait_for(lambda: replaced(server, before, 2), BACK_SECONDS, "two new, idle replicas")
+    assert set(server.gauge(RESUMED).values()) == {0.0}
