@@ -48,7 +48,7 @@ class Running:
                 stdout=subprocess.PIPE if talks else output,
                 stderr=output,
                 text=True,
-                env=os.environ | (environment or {}),
+                env={**_surroundings(), **(environment or {})},
                 cwd=log.parent,
                 start_new_session=True,
             )
@@ -138,6 +138,11 @@ class Running:
             return [top, *top.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+
+def _surroundings() -> dict[str, str]:
+    """Without what importing Octavo set for its own threads: no peer is to be slowed by it."""
+    return {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
 
 
 def ended_within(running: Running, seconds: float) -> bool:
