@@ -81,8 +81,11 @@ bench: install
 	$(BIN)/python benchmarks/scheduler_cost.py
 	$(BIN)/python benchmarks/blocks.py
 	$(BIN)/python benchmarks/sharing.py
-	$(BIN)/python benchmarks/attention.py
-	$(BIN)/python benchmarks/linear.py
+	GOMP_SPINCOUNT=2000 $(BIN)/python benchmarks/attention.py
+	GOMP_SPINCOUNT=2000 $(BIN)/python benchmarks/linear.py
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/front.py
+	$(BIN)/python benchmarks/quantized.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/prefix.py
 	$(BIN)/python benchmarks/preemption.py

@@ -80,7 +80,8 @@ def watch(worker: Worker, clock: Clock, one_by_one: bool) -> Iterator[None]:
         return lambda *args: "attention" if name == "_attention" else OTHER
 
     for name, value in list(vars(kernels).items()):
-        if isinstance(value, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+        kernel = isinstance(value, ctypes._CFuncPtr)  # type: ignore[attr-defined]
+        if kernel and (one_by_one or name == "_linear"):  # the head is not on the tape
             setattr(kernels, name, clock.wrap(value, part_of(name)))
     if one_by_one:
         kernels.record = lambda calls: calls()
@@ -131,6 +132,9 @@ def decode(
         for i in range(batch)
     )
     while driver.scheduler.num_waiting or driver.scheduler.num_running < batch:
+        driver.step()
+    model: Any = worker._model
+    while batch not in {tokens for tokens, *_ in model._tapes}:  # all decode, and are recorded
         driver.step()
     clock, found = Clock(), list[Seconds]()
     execute = worker.execute
