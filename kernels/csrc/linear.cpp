@@ -115,7 +115,7 @@ struct Linear {
     // Whether the processor's tiles do it, for any number of rows: their sums run in an order of
     // their own.
     bool is_tiled() const {
-        return HAS_TILES && PAIRED<F> && weight.width() % TILE_INPUTS == 0 && tiles_granted();
+        return HAS_TILES && PAIRED<F> && weight.width() % TILE_INPUTS == 0 && tiles_work();
     }
 
     // As `multiply`, with tiles.
@@ -167,7 +167,7 @@ struct Linear {
 
 using namespace octavo;
 
-extern "C" int octavo_has_tiles() { return HAS_TILES && tiles_granted(); }
+extern "C" int octavo_has_tiles() { return HAS_TILES && tiles_work(); }
 
 extern "C" void octavo_linear(int type, const char* x, int64_t x_stride, int64_t rows,
                               int64_t inputs, const char* weight, int64_t outputs,

@@ -98,7 +98,9 @@ inline bool tiles_granted() {
     static const bool granted = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
     return granted;
 }
-inline void set_tiles(const TileShapes& shapes) { _tile_loadconfig(&shapes); }
+inline void set_tiles(const TileShapes& shapes) {
+    asm volatile("ldtilecfg %0" ::"m"(shapes));  // the compiler's own call reads 8 bytes of it
+}
 inline void release_tiles() { _tile_release(); }
 template <int T>
 inline void zero_tile() {
@@ -183,5 +185,31 @@ private:
 
     int shaped = 0;
 };
+
+// Whether there are tiles, and they multiply as they should: a small product of whole numbers.
+inline bool tiles_work() {
+    static const bool work = tiles_granted() && [] {
+        constexpr int ROWS_TRIED = 18, OUTPUTS = 32;
+        alignas(64) bf16 x[ROWS_TRIED][TILE_INPUTS], panel[TILE_INPUTS / 2][OUTPUTS][2];
+        alignas(64) float sums[TILE_ROWS][OUTPUTS];
+        for (int r = 0; r < ROWS_TRIED; r++)
+            for (int k = 0; k < TILE_INPUTS; k++) x[r][k] = from_float<bf16>(float((r + k) % 5));
+        for (int k = 0; k < TILE_INPUTS; k++)
+            for (int o = 0; o < OUTPUTS; o++)
+                panel[k / 2][o][k % 2] = from_float<bf16>(float((3 * k + o) % 7));
+        const char* data = reinterpret_cast<const char*>(panel);
+        Tiles().multiply(reinterpret_cast<const char*>(x), sizeof(x[0]), ROWS_TRIED, TILE_INPUTS,
+                         data, data, 0, sums[0]);
+        for (int r = 0; r < ROWS_TRIED; r++)
+            for (int o = 0; o < OUTPUTS; o++) {
+                float exact = 0;
+                for (int k = 0; k < TILE_INPUTS; k++)
+                    exact += float((r + k) % 5) * float((3 * k + o) % 7);
+                if (sums[r][o] != exact) return false;
+            }
+        return true;
+    }();
+    return work;
+}
 
 }  // namespace octavo
