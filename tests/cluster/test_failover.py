@@ -282,8 +282,7 @@ def test_suspects_are_tried_one_after_another() -> None:
     """The first that gets a token is cleared; the next one may go."""
 
     async def test() -> None:
-        release = asyncio.Event()
-        attempts: dict[str, int] = {}
+        release, attempts = asyncio.Event(), dict[str, int]()
 
         def play(item: Request) -> list[Step]:
             name = item.id.partition("~")[0]
@@ -304,7 +303,7 @@ def test_suspects_are_tried_one_after_another() -> None:
         assert len(engine.live) == 1, "the others wait for their turn"
         release.set()
         [held] = engine.live
-        next(task for task, name in zip(asking, "abc", strict=True) if name == held[0]).cancel()
+        asking["abc".index(held[0])].cancel()
         await asyncio.sleep(0.1)
         assert len(engine.live) == 2
         for task in asking:
