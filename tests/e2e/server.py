@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 
 T = TypeVar("T")
+RUNNING = "vllm:num_requests_running"
+USAGE = "vllm:kv_cache_usage_perc"
 READY_SECONDS = 150.0
 STOP_SECONDS = 40.0
 
@@ -113,3 +116,25 @@ class Server:
                 self.process.wait()
         for process in self.survivors():
             process.kill()
+
+
+@contextmanager
+def two_replicas(model: Path, name: str, folder: Path, *flags: str) -> Iterator[Server]:
+    """A server of two replicas of two ranks each, called `name`, for as long as the context."""
+    server = Server(
+        folder / "log",
+        *(str(model), "--served-model-name", name, "--dtype", "float32"),
+        *("--num-replicas", "2", "-tp", "2", "--kv-cache-memory-bytes", "16MiB"),
+        *("--num-threads", "1", *flags),
+    )
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.end()
+
+
+def healthy(server: Server) -> bool:
+    """Both of two replicas serve and neither does anything."""
+    values = [*server.gauge(RUNNING).values(), *server.gauge(USAGE).values()]
+    return values == [0.0] * 4

@@ -12,10 +12,8 @@ import openai
 import pytest
 
 from tests.e2e.answers import CALLS, MODEL, Asking, assert_same, stream
-from tests.e2e.server import Server, wait_for
+from tests.e2e.server import RUNNING, healthy, two_replicas, wait_for
 
-RUNNING = "vllm:num_requests_running"
-USAGE = "vllm:kv_cache_usage_perc"
 RESUMED = "octavo:requests_resumed_total"
 VICTIMS = {
     "worker": "WorkerActor",
@@ -27,29 +25,15 @@ BACK_SECONDS = 60
 
 @pytest.fixture(scope="module")
 def server(tiny_model, tmp_path_factory):
-    server = Server(
-        tmp_path_factory.mktemp("failover") / "log",
-        *(str(tiny_model()), "--served-model-name", MODEL, "--dtype", "float32"),
-        *("--num-replicas", "2", "-tp", "2", "--kv-cache-memory-bytes", "16MiB"),
-        *("--num-threads", "1"),
-    )
-    try:
-        server.wait_until_ready()
+    folder = tmp_path_factory.mktemp("failover")
+    with two_replicas(tiny_model(), MODEL, folder) as server:
         yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture(scope="module")
 def client(server):
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-def healthy(server):
-    """Both replicas serve and neither does anything."""
-    values = [*server.gauge(RUNNING).values(), *server.gauge(USAGE).values()]
-    return values == [0.0] * 4
 
 
 def replaced(server, before, count=1):

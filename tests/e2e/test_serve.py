@@ -12,40 +12,24 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.server import Server, wait_for
+from tests.e2e.server import healthy, two_replicas, wait_for
 
 MODEL = "tiny"
-RUNNING = "vllm:num_requests_running"
-USAGE = "vllm:kv_cache_usage_perc"
 LONG = {"model": MODEL, "prompt": "An octavo", "max_tokens": 450, "temperature": 0}
 FOREVER = {"ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
 def server(tiny_model, tmp_path_factory):
-    server = Server(
-        tmp_path_factory.mktemp("serve") / "log",
-        *(str(tiny_model()), "--served-model-name", MODEL, "--dtype", "float32"),
-        *("--num-replicas", "2", "-tp", "2", "--kv-cache-memory-bytes", "16MiB"),
-        *("--num-threads", "1", "--admin-api-key", "admin"),
-    )
-    try:
-        server.wait_until_ready()
+    folder = tmp_path_factory.mktemp("serve")
+    with two_replicas(tiny_model(), MODEL, folder, "--admin-api-key", "admin") as server:
         yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture(scope="module")
 def client(server):
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-def healthy(server):
-    """Both replicas serve and neither does anything."""
-    values = [*server.gauge(RUNNING).values(), *server.gauge(USAGE).values()]
-    return values == [0.0] * 4
 
 
 @pytest.fixture(autouse=True)
