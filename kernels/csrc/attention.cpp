@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cell.h"
+#include "cell_tiles.h"
 #include "items.h"
 #include "octavo.h"
 #include "product.h"
@@ -43,8 +44,8 @@ struct Buffers {
     float* second;
 
     Buffers(Scratch& scratch, int64_t rows, int64_t depth, int64_t width) {
-        const int64_t state = State::size(rows, width);
-        const int64_t sizes[] = {rows * depth, rows * TILE,               rows * W,
+        const int64_t state = State::size(rows, width), more = rows + SPARE_ROWS;
+        const int64_t sizes[] = {more * depth, more * TILE,               rows * W,
                                  depth * TILE, TILE / NUMBERS<F> * width, state,
                                  state};
         int64_t total = 0;
@@ -76,12 +77,14 @@ struct Attention {
     const int64_t group, dim;
     const int64_t depth, width;  // dim in factors; dim rounded up to whole vectors
     const float scale;           // scores to base 2
+    const bool tiled;            // by the processor's tiles, whose sums run in their own order
     Plan& plan;
 
     Attention(const Batch& b, const Cells<T>& c, Tokens q, Tokens o, int64_t heads, float s,
               Plan& p)
         : batch(b), cells(c), query(q), out(o), group(heads / c.kv_heads), dim(c.head_dim),
-          depth(dim / NUMBERS<F>), width(divide_up(dim, W) * W), scale(s * 1.44269504f), plan(p) {}
+          depth(dim / NUMBERS<F>), width(divide_up(dim, W) * W), scale(s * 1.44269504f),
+          tiled(fit_tiles(c)), plan(p) {}
 
     const int32_t* table(int64_t row) const { return batch.kv_indices + batch.kv_indptr[row]; }
 
@@ -108,7 +111,8 @@ struct Attention {
             const float* sums = state.sums + r * width;
             vf total = splat(state.weights[r]);
             int64_t d = 0;
-            for (; d + W <= dim; d += W) store(to + d, load(sums + d) / total);
+            for (; d + W <= dim; d += W)
+                store(to + d, (tiled ? ordered_dimensions(sums, d) : load(sums + d)) / total);
             for (; d < dim; d++) to[d] = from_float<T>(sums[d] / total[0]);
         }
     }
@@ -183,15 +187,47 @@ struct Attention {
                 width, true);
     }
 
+    // Rows of an item to multiply where there are `rows`: whole tiles, if the item has one head,
+    // since tiles of several shapes take longer. What they make of the rows behind is never read.
+    static int64_t in_tiles(const Item& item, int64_t rows) {
+        return item.heads == 1 && rows > 16 ? divide_up(rows, 16) * 16 : rows;
+    }
+
+    // As `score`, by tiles.
+    void score_tiled(const CachedKeys<T>& cached, int64_t count, const F* queries, int64_t rows,
+                     const Buffers& buffers, Tiles& tiles) const {
+        if constexpr (PAIRED<F>)
+            for (int64_t v = 0; v < divide_up(count, W); v += 2)
+                for (int64_t r = 0; r < rows; r += TILE_ROWS)
+                    tiles.product(queries + r * depth, depth * 4, std::min(rows - r, TILE_ROWS),
+                                  depth / 16, KeyTiles{cached, v},
+                                  buffers.scores + r * TILE + v * W, TILE * 4, false);
+    }
+
+    // As `gather`, by tiles. Keys past `count` have weights of 0 and repeat a value before them.
+    void gather_tiled(const CachedValues<T>& cached, int64_t count, int64_t rows,
+                      const Buffers& buffers, float* sums, Tiles& tiles) const {
+        if constexpr (PAIRED<F>) {
+            const int64_t steps = divide_up(count, TILE_INPUTS);
+            pack_values(cached, steps * TILE_INPUTS, dim, buffers.values);
+            for (int64_t d = 0; d < dim; d += 2 * W)
+                for (int64_t r = 0; r < rows; r += TILE_ROWS)
+                    tiles.product(buffers.scores + r * TILE, TILE * 4,
+                                  std::min(rows - r, TILE_ROWS), steps,
+                                  ValueTiles{buffers.values + d, dim}, sums + r * width + d,
+                                  width * 4, true);
+        }
+    }
+
     // One split's state, from nothing. `next` is the item that follows.
     void attend_split(const Item& item, int64_t begin, int64_t end, const Item& next,
-                      const Buffers& buffers, const State& state) const {
+                      const Buffers& buffers, const State& state, Tiles& tiles) const {
         const int64_t rows = item.queries * group, start = origin_of(batch, item.row) + item.query;
         std::fill(state.sums, state.sums + rows_of(item) * width, 0.0f);
         std::fill(state.tops, state.tops + rows_of(item), NOTHING);
         std::fill(buffers.weights, buffers.weights + rows_of(item), vf{});
-        Tile<T> tiles[2];
-        Tile<T>*tile = tiles, *following = tiles + 1;
+        Tile<T> pair[2];
+        Tile<T>*tile = pair, *following = pair + 1;
         tile->locate(cells, table(item.row), item.head, begin, item.end);
         for (int64_t at = begin; at < end; at += TILE)
             for (int64_t h = 0; h < item.heads; h++) {
@@ -206,23 +242,30 @@ struct Attention {
                 // Queries before the tile see none of it.
                 int64_t unseeing = std::max<int64_t>(0, at - start) * group;
                 int64_t first = h * rows + unseeing, past = (h + 1) * rows;
+                const int64_t whole = in_tiles(item, past - first);
                 const F* queries = buffers.queries + first * depth;
-                if (cells.block_size < W)
+                if (tiled)
+                    score_tiled(tile->keys, count, queries, whole, buffers, tiles);
+                else if (cells.block_size < W)
                     score_narrow(item, item.head + h, at, count, queries, past - first, buffers);
                 else
                     score(tile->keys, count, queries, past - first, buffers);
-                for (int64_t r = first; r < past; r++)
+                for (int64_t r = first, place = unseeing; r < past; r++, place++)
                     softmax<F>(buffers.scores + (r - first) * TILE, scale,
-                            start + r % rows / group + 1 - at, state.tops[r], buffers.weights[r],
-                            state.sums + r * width, width);
-                gather(tile->values, count, buffers.scores, past - first, buffers,
-                       state.sums + first * width);
+                               start + place / group + 1 - at, state.tops[r], buffers.weights[r],
+                               state.sums + r * width, width);
+                if (tiled)
+                    gather_tiled(tile->values, count, whole, buffers, state.sums + first * width,
+                                 tiles);
+                else
+                    gather(tile->values, count, buffers.scores, past - first, buffers,
+                           state.sums + first * width);
                 std::swap(tile, following);
             }
         for (int64_t r = 0; r < rows_of(item); r++) state.weights[r] = sum_of(buffers.weights[r]);
     }
 
-    void attend(const Item& item, const Item& next, Scratch& scratch) {
+    void attend(const Item& item, const Item& next, Scratch& scratch, Tiles& tiles) {
         const int64_t rows = rows_of(item);
         Buffers buffers(scratch, rows, depth, width);
         float* memory = item.partial < 0 ? buffers.first : plan.partials.data() + item.partial;
@@ -231,7 +274,7 @@ struct Attention {
         load_queries(item, buffers.queries);
         for (int64_t at = item.begin; at < item.end; at += SPLIT) {
             int64_t end = std::min(at + SPLIT, item.end);
-            attend_split(item, at, end, next, buffers, at == item.begin ? total : part);
+            attend_split(item, at, end, next, buffers, at == item.begin ? total : part, tiles);
             if (at > item.begin) fold(total, part, rows, width);
         }
         if (item.partial < 0) write_output(item, total);
@@ -254,10 +297,11 @@ struct Attention {
         const int team = int(std::min<int64_t>({threads, count, divide_up(plan.work, SMALL)}));
         share_out(count, team, [&](Claims& claims) {
             static thread_local Scratch scratch;
+            Tiles tiles;
             // An item is claimed one ahead, so that its first tile is on its way in time.
             for (int64_t i = claims.next(); i >= 0;) {
                 const int64_t next = claims.next();
-                attend(items[i], items[next < 0 ? i : next], scratch);
+                attend(items[i], items[next < 0 ? i : next], scratch, tiles);
                 i = next;
             }
         });

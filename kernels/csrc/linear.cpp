@@ -68,6 +68,12 @@ struct Linear {
     __attribute__((noinline)) void write(float* sums, int64_t row, int64_t count,
                                          int64_t index) const {
         const int64_t first = index * PANEL, columns = std::min<int64_t>(PANEL, outputs - first);
+        if (!scales && !bias && columns == PANEL) {
+            for (int64_t r = 0; r < count; r++)
+                round_all<PANEL>(reinterpret_cast<T*>(out + (row + r) * out_stride) + first,
+                                 sums + r * PANEL);
+            return;
+        }
         float scaled[PANEL] = {};
         if (scales) std::copy(scales + first, scales + first + columns, scaled);
         T added[PANEL] = {};
@@ -127,9 +133,9 @@ struct Linear {
         float sums[TILE_ROWS * PANEL];
         for (int64_t p = 0; p < passes; p++) {
             const int64_t first = p * TILE_ROWS, some = std::min<int64_t>(TILE_ROWS, count - first);
-            tiles.multiply(reinterpret_cast<const char*>(a.data + first * a.stride),
-                           a.stride * int64_t(sizeof(F)), int(some), weight.width(), panel,
-                           ahead + p * share, share / steps, sums);
+            tiles.product(a.data + first * a.stride, a.stride * int64_t(sizeof(F)), some, steps,
+                          PanelTiles{panel, ahead + p * share, share / steps}, sums,
+                          PANEL * int64_t(sizeof(float)), false);
             write(sums, begin + first, some, index);
         }
     }

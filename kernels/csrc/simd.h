@@ -119,7 +119,13 @@ inline void split_pairs(const void* from, vf& low, vf& high) {
     high = as<vf>(words & 0xffff0000u);
 }
 
-inline vf max(vf a, vf b) { return a > b ? a : b; }
+inline vf max(vf a, vf b) {
+#if defined(__AVX512F__)
+    return as<vf>(_mm512_max_ps(as<__m512>(a), as<__m512>(b)));  // GCC makes two instructions
+#else
+    return a > b ? a : b;
+#endif
+}
 
 template <class V, class Op>
 inline float reduce(V x, Op op) {
@@ -140,6 +146,14 @@ inline float sum_of(vf x) {
 }
 inline float max_of(vf x) {
     return reduce(x, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+inline bool any_above(vf x, float bound) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask(as<__m512>(x), _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
+#else
+    return max_of(x) > bound;
+#endif
 }
 
 // 2^x within two units in the last place. Below 2^-126 the answer is exactly 0, so that a masked

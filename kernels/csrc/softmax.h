@@ -4,22 +4,27 @@
 #include <algorithm>
 
 #include "tile.h"
+#include "tiles.h"
 
 namespace octavo {
 
 constexpr float NOTHING = -1e38f;  // the maximum of no scores; finite, so that differences are too
 
+// Rows that products by tiles may write behind those that there are.
+constexpr int64_t SPARE_ROWS = HAS_TILES ? 32 : 0;
+
 // Softmax-weighted sums of values for some rows, still to be divided by the sum of the weights.
 // `tops` are the largest scores, to base 2, that the weights are relative to.
 struct State {
-    float* sums;  // [rows, width]
+    float* sums;  // [rows + SPARE_ROWS, width]
     float* tops;
     float* weights;
 
-    static int64_t size(int64_t rows, int64_t width) { return rows * (width + 2); }
+    static int64_t size(int64_t rows, int64_t width) { return rows * (width + 2) + SPARE_ROWS * width; }
 
     static State at(float* memory, int64_t rows, int64_t width) {
-        return {memory, memory + rows * width, memory + rows * (width + 1)};
+        float* tops = memory + (rows + SPARE_ROWS) * width;
+        return {memory, tops, tops + rows};
     }
 };
 
@@ -36,31 +41,31 @@ inline void fold(const State& total, const State& part, int64_t rows, int64_t wi
     }
 }
 
-// Weights of scores, and their sum by lanes.
-inline void weigh(const vf (&scores)[VECTORS], float top, float* to, vf& sum) {
+// Weights of scores; returns `sum` and theirs, by lanes.
+inline vf weigh(const vf (&scores)[VECTORS], float top, float* to, vf sum) {
     for (int v = 0; v < VECTORS; v++) {
         vf p = exp2(scores[v] - splat(top));
         sum += p;
         store(to + v * W, p);
     }
+    return sum;
 }
 
 #if defined(__AVX512BF16__)
 // 2^x within 3e-6 of itself, which is little beside the 2e-3 of rounding to bfloat16. Far below
 // 1, for x = -infinity too, it is 0.
 inline vf exp2_to_round(vf x) {
-    __m512 kept = _mm512_max_ps(_mm512_set1_ps(-200.0f), as<__m512>(x));  // a NaN stays one
-    __m512 whole = _mm512_roundscale_ps(kept, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    vf f = as<vf>(kept) - as<vf>(whole);
+    // What is left after rounding to whole numbers; of an infinity, 0. A NaN stays one.
+    const vf f = as<vf>(_mm512_reduce_ps(as<__m512>(x), _MM_FROUND_TO_NEAREST_INT));
     vf p = f * 9.58285269e-3f + 5.59064252e-2f;
     p = p * f + 2.40240986e-1f;
     p = p * f + 6.93124193e-1f;
     p = p * f + 1.0f;
-    return as<vf>(_mm512_scalef_ps(as<__m512>(p), whole));
+    return as<vf>(_mm512_scalef_ps(as<__m512>(p), as<__m512>(x - f)));
 }
 
 // The same in pairs. Summed as rounded, so that the result stays a mean of the values.
-inline void weigh(const vf (&scores)[VECTORS], float top, Pair* to, vf& sum) {
+inline vf weigh(const vf (&scores)[VECTORS], float top, Pair* to, vf sum) {
     const vu ones = splat(Pair{bf16{0x3f80}, bf16{0x3f80}});
     for (int v = 0; v < VECTORS; v += 2) {
         vu p = round_to_pairs(exp2_to_round(scores[v] - splat(top)),
@@ -68,6 +73,7 @@ inline void weigh(const vf (&scores)[VECTORS], float top, Pair* to, vf& sum) {
         sum = multiply_add(p, ones, sum);
         std::memcpy(to + v / 2 * W, &p, sizeof(p));
     }
+    return sum;
 }
 #endif
 
@@ -80,7 +86,7 @@ inline void weigh(const vf (&scores)[VECTORS], float top, Pair* to, vf& sum) {
 template <class F>
 inline void softmax(float* scores, float scale, int64_t seen, float& top, vf& weight, float* sums,
                     int64_t width) {
-    vf s[VECTORS], highest = splat(NOTHING);
+    vf s[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
         s[v] = load(scores + v * W);
         if constexpr (PAIRED<F>) s[v] *= scale;
@@ -91,16 +97,17 @@ inline void softmax(float* scores, float scale, int64_t seen, float& top, vf& we
         for (int v = 0; v < VECTORS; v++)
             s[v] = lane + v * W < int32_t(seen) ? s[v] : splat(-INFINITY);
     }
-    for (int v = 0; v < VECTORS; v++) highest = max(s[v], highest);
-    float new_top = std::max(top, max_of(highest));
+    vf highest = s[0];
+    for (int v = 1; v < VECTORS; v++) highest = max(s[v], highest);
     constexpr float SLACK = PAIRED<F> ? 8.0f : 0.0f;
-    if (new_top > top + SLACK) {
+    if (any_above(highest, top + SLACK)) {
+        const float new_top = max_of(highest);
         vf keep = exp2(splat(top - new_top));
         weight *= keep;
         for (int64_t d = 0; d < width; d += W) store(sums + d, load(sums + d) * keep);
         top = new_top;
     }
-    weigh(s, top, reinterpret_cast<F*>(scores), weight);
+    weight = weigh(s, top, reinterpret_cast<F*>(scores), weight);
 }
 
 }  // namespace octavo

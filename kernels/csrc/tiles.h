@@ -25,7 +25,7 @@ constexpr bool HAS_TILES = true;
 constexpr bool HAS_TILES = false;
 #endif
 
-constexpr int TILE_ROWS = 32;    // of x, at most, in one pass
+constexpr int64_t TILE_ROWS = 32;    // of x, at most, in one pass
 constexpr int TILE_INPUTS = 32;  // that one tile is wide, as bfloat16
 
 // What the instruction LDTILECFG reads.
@@ -142,48 +142,68 @@ public:
         if (shaped) release_tiles();
     }
 
-    // `sums` [TILE_ROWS, 32] = `rows` (at most TILE_ROWS) rows of x, `stride` bytes apart, times
-    // the panel. With every tile of it, what comes next is asked for, `step` bytes of it.
-    void multiply(const char* x, int64_t stride, int rows, int64_t inputs, const char* panel,
-                  const char* next, int64_t step, float* sums) {
+    // `sums` [rows, 32] (+)= a [rows, steps * TILE_INPUTS] @ b, with rows of `a` and of `sums` so
+    // many bytes apart and at most TILE_ROWS of them. `b.at(k, half)` is where step k of 16 outputs
+    // lies, rows of 64 bytes `b.stride` apart; `b.ahead(k)` asks for what comes next.
+    template <class B>
+    void product(const void* a, int64_t a_stride, int64_t rows, int64_t steps, const B& b, float* sums,
+                 int64_t sums_stride, bool add) {
         shape(rows);
         const bool two = rows > 16;
-        zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
-        for (int64_t k = 0; k < inputs; k += TILE_INPUTS, panel += 16 * WIDE, next += step) {
-            for (int64_t line = 0; line < step; line += 64) __builtin_prefetch(next + line, 0, 3);
-            load_tile<6>(panel, WIDE);
-            load_tile<7>(panel + WIDE / 2, WIDE);
-            load_tile<4>(x + k * 2, stride);
+        const char* low = static_cast<const char*>(a);
+        const char* high = low + 16 * a_stride;
+        char* to = reinterpret_cast<char*>(sums);
+        char* below = to + 16 * sums_stride;
+        if (add) {
+            load_tile<0>(to, sums_stride), load_tile<1>(to + 64, sums_stride);
+            if (two) load_tile<2>(below, sums_stride), load_tile<3>(below + 64, sums_stride);
+        } else {
+            zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
+        }
+        for (int64_t k = 0; k < steps; k++) {
+            b.ahead(k);
+            load_tile<6>(b.at(k, 0), b.stride);
+            load_tile<7>(b.at(k, 1), b.stride);
+            load_tile<4>(low + k * 64, a_stride);
             multiply_tiles<0, 4, 6>(), multiply_tiles<1, 4, 7>();
             if (!two) continue;
-            load_tile<5>(x + 16 * stride + k * 2, stride);
+            load_tile<5>(high + k * 64, a_stride);
             multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
         }
-        store_tile<0>(sums, WIDE);
-        store_tile<1>(sums + 16, WIDE);
-        if (!two) return;
-        store_tile<2>(sums + 16 * 32, WIDE);
-        store_tile<3>(sums + 16 * 32 + 16, WIDE);
+        store_tile<0>(to, sums_stride), store_tile<1>(to + 64, sums_stride);
+        if (two) store_tile<2>(below, sums_stride), store_tile<3>(below + 64, sums_stride);
     }
 
 private:
-    static constexpr int64_t WIDE = 128;  // bytes of a panel's word of each output, and of sums
-
-    // Tiles of as many rows as there are, since no more of x may be read.
-    void shape(int rows) {
-        if (rows == shaped) return;
+    // Tiles of as many rows as there are, since no more may be read or written.
+    void shape(int64_t rows) {
+        if (rows == shaped || (rows == 16 && shaped > 16)) return;
         shaped = rows;
         TileShapes shapes;
-        const int counts[8] = {std::min(rows, 16), std::min(rows, 16), rows - 16, rows - 16,
-                               std::min(rows, 16), rows - 16,          16,        16};
+        const int64_t first = std::min<int64_t>(rows, 16), second = std::max<int64_t>(rows - 16, 1);
+        const int64_t counts[8] = {first, first, second, second, first, second, 16, 16};
         for (int t = 0; t < 8; t++) {
-            shapes.rows[t] = uint8_t(std::max(counts[t], 1));
+            shapes.rows[t] = uint8_t(counts[t]);
             shapes.row_bytes[t] = 64;
         }
         set_tiles(shapes);
     }
 
-    int shaped = 0;
+    int64_t shaped = 0;
+};
+
+// A panel (see `panel.h`) as the right side of a product. With every step of it, `step` bytes of
+// what comes next are asked for.
+struct PanelTiles {
+    static constexpr int64_t stride = 128;  // bytes of a panel's word of each output
+    const char* panel;
+    const char* next;
+    int64_t step;
+
+    const char* at(int64_t k, int half) const { return panel + k * 16 * stride + half * 64; }
+    void ahead(int64_t k) const {
+        for (int64_t at = 0; at < step; at += 64) __builtin_prefetch(next + k * step + at, 0, 3);
+    }
 };
 
 // Whether there are tiles, and they multiply as they should: a small product of whole numbers.
@@ -198,8 +218,8 @@ inline bool tiles_work() {
             for (int o = 0; o < OUTPUTS; o++)
                 panel[k / 2][o][k % 2] = from_float<bf16>(float((3 * k + o) % 7));
         const char* data = reinterpret_cast<const char*>(panel);
-        Tiles().multiply(reinterpret_cast<const char*>(x), sizeof(x[0]), ROWS_TRIED, TILE_INPUTS,
-                         data, data, 0, sums[0]);
+        Tiles().product(x, sizeof(x[0]), ROWS_TRIED, 1, PanelTiles{data, data, 0}, sums[0],
+                        sizeof(sums[0]), false);
         for (int r = 0; r < ROWS_TRIED; r++)
             for (int o = 0; o < OUTPUTS; o++) {
                 float exact = 0;

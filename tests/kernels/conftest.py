@@ -14,10 +14,15 @@ from octavo.kernels.torch_ops import TorchKernels
 LAYERS, LAYER = 3, 1
 
 
-BUILDS = [*build.VECTOR_FLAGS, "portable"]  # this machine's own is among them
+TWIN = "twin"  # tiles in software, where pairs of bfloat16 can be multiplied at all
+TWIN_FLAGS = [*build.FLAGS, *build.AVX512_BF16, "-DTILE_TWIN"]
+BUILDS = [*build.VECTOR_FLAGS, "portable", TWIN]  # this machine's own is among them
 
 
 def native(capability=None):
+    if capability == TWIN:
+        native("AVX512_BF16")
+        return CpuKernels(build.compiled(TWIN_FLAGS))
     needed = build.VECTOR_FLAGS.get(capability, [])
     if not set(needed) <= set(build.VECTOR_FLAGS.get(build.processor(), [])):
         pytest.skip(f"this processor lacks {capability}")

@@ -5,28 +5,16 @@ import torch
 
 from octavo.kernels import build
 from octavo.kernels.cpu import CpuKernels, has_tiles
-
-TWIN = [*build.FLAGS, *build.AVX512_BF16, "-DTILE_TWIN"]
-
-
-def made_for(capability):
-    """Whether this machine can run what is built for `capability`."""
-    names = list(build.VECTOR_FLAGS)
-    return names.index(capability) >= names.index(build.processor())
+from tests.kernels.conftest import TWIN, native
 
 
-@pytest.fixture(params=["twin", "AMX"])
+@pytest.fixture(params=[TWIN, "AMX"])
 def tiled(request):
     """Kernels with tiles: in software, and where there are any the processor's own."""
-    if build.processor() not in build.VECTOR_FLAGS or not made_for("AVX512_BF16"):
-        pytest.skip("tiles take pairs of bfloat16, which this processor does not multiply")
-    if request.param == "AMX" and build.processor() != "AMX":
-        pytest.skip("this processor lacks AMX")
-    library = build.compiled(TWIN) if request.param == "twin" else build.library()
-    assert library is not None
-    if request.param == "AMX" and not has_tiles(library):
+    kernels = native(request.param)
+    if not has_tiles(kernels.library):
         pytest.skip("the system lends no tiles")
-    return CpuKernels(library)
+    return kernels
 
 
 def random(*shape, seed):
