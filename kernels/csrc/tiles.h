@@ -193,7 +193,7 @@ private:
 };
 
 // A panel (see `panel.h`) as the right side of a product. With every step of it, `step` bytes of
-// what comes next are asked for.
+// what comes next are asked for, into the second cache: the first has no room beside x and a panel.
 struct PanelTiles {
     static constexpr int64_t stride = 128;  // bytes of a panel's word of each output
     const char* panel;
@@ -202,7 +202,7 @@ struct PanelTiles {
 
     const char* at(int64_t k, int half) const { return panel + k * 16 * stride + half * 64; }
     void ahead(int64_t k) const {
-        for (int64_t at = 0; at < step; at += 64) __builtin_prefetch(next + k * step + at, 0, 3);
+        for (int64_t at = 0; at < step; at += 64) __builtin_prefetch(next + k * step + at, 0, 2);
     }
 };
 
