@@ -50,6 +50,8 @@ Conversation = Sequence[dict[str, Any]]
 Sampling = SamplingParams | Sequence[SamplingParams] | None
 """One for all prompts, one for each, or the defaults."""
 
+STEP_TOKENS = 2048  # more than a server takes at once: here no one waits for a first token
+
 
 class LLM:
     """`model` is a directory or a hub name; None is the embedded model, SmolLM2-135M-Instruct.
@@ -72,7 +74,7 @@ class LLM:
         kv_cache_memory_bytes: int | None = None,
         gpu_memory_utilization: float = 0.9,
         max_num_seqs: int = 256,
-        max_num_batched_tokens: int | None = None,
+        max_num_batched_tokens: int = STEP_TOKENS,
         enable_prefix_caching: bool = True,
         swap_space: float | None = None,
         preemption_mode: PreemptionMode = "auto",
