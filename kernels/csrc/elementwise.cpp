@@ -59,6 +59,16 @@ void add_rms_norm(const char* x, int64_t x_stride, char* residual, int64_t resid
     });
 }
 
+// x / (1 + e^-x), as exactly as T is.
+template <class T>
+vf silu(vf x) {
+    const vf power = x * -1.44269504f;
+    if constexpr (std::is_same_v<T, float>)
+        return x / (exp2(power) + 1.0f);
+    else
+        return x * inverse_to_round(exp2_to_round(power) + 1.0f);
+}
+
 template <class T>
 void silu_and_mul(const char* gate_up, int64_t in_stride, char* out, int64_t out_stride,
                   int64_t rows, int64_t width, int threads) {
@@ -68,8 +78,7 @@ void silu_and_mul(const char* gate_up, int64_t in_stride, char* out, int64_t out
         T* to = row_of<T>(out, r * out_stride);
         for_vectors(width, [&](int64_t i, auto count) {
             vf x = load_some(gate + i, count);
-            vf silu = x / (exp2(x * -1.44269504f) + 1.0f);
-            store_some(to + i, silu * load_some(up + i, count), count);
+            store_some(to + i, silu<T>(x) * load_some(up + i, count), count);
         });
     });
 }

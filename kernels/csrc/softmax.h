@@ -52,18 +52,6 @@ inline vf weigh(const vf (&scores)[VECTORS], float top, float* to, vf sum) {
 }
 
 #if defined(__AVX512BF16__)
-// 2^x within 3e-6 of itself, which is little beside the 2e-3 of rounding to bfloat16. Far below
-// 1, for x = -infinity too, it is 0.
-inline vf exp2_to_round(vf x) {
-    // What is left after rounding to whole numbers; of an infinity, 0. A NaN stays one.
-    const vf f = as<vf>(_mm512_reduce_ps(as<__m512>(x), _MM_FROUND_TO_NEAREST_INT));
-    vf p = f * 9.58285269e-3f + 5.59064252e-2f;
-    p = p * f + 2.40240986e-1f;
-    p = p * f + 6.93124193e-1f;
-    p = p * f + 1.0f;
-    return as<vf>(_mm512_scalef_ps(as<__m512>(p), as<__m512>(x - f)));
-}
-
 // The same in pairs. Summed as rounded, so that the result stays a mean of the values.
 inline vf weigh(const vf (&scores)[VECTORS], float top, Pair* to, vf sum) {
     const vu ones = splat(Pair{bf16{0x3f80}, bf16{0x3f80}});

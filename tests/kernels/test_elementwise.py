@@ -73,10 +73,11 @@ def test_silu_and_mul(kernels, reference, rows, width, dtype):
     close(out, expected)
 
 
-def test_silu_of_extremes(kernels):
-    gate = torch.tensor([[-1e30, -200.0, -88.0, 0.0, 88.0, 200.0, 1e30, 1.0]])
-    out = torch.empty(1, 8)
-    kernels.silu_and_mul(torch.cat((gate, torch.ones(1, 8)), dim=1), out)
+@dtypes
+def test_silu_of_extremes(kernels, dtype):
+    gate = torch.tensor([[-1e30, -200.0, -88.0, 0.0, 88.0, 200.0, 1e30, 1.0]], dtype=dtype)
+    out = torch.empty(1, 8, dtype=dtype)
+    kernels.silu_and_mul(torch.cat((gate, torch.ones_like(gate)), dim=1), out)
     close(out, torch.nn.functional.silu(gate))
 
 
