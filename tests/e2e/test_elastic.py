@@ -151,8 +151,11 @@ def test_an_update_replaces_the_replicas_of_that_model_alone_and_no_stream_fails
     before = set(deployed.replicas("steady"))
     with load(client, "updated", CALLS_OF_STEADY, undisturbed):
         deployed.deploy(max_num_seqs=64)
-    new = wait_for(lambda: set(deployed.replicas("steady")) - before, 10, "new replicas")
-    assert len(new) == 2
+    now = wait_for(
+        lambda: not before & (up := set(deployed.replicas("steady"))) and up, 10, "new replicas"
+    )
+    assert len(now) == 2
+    assert set(deployed.replicas("elastic")) <= {awake}, "it may sleep by now, but is no other"
 
 
 def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes_what_it_has(
