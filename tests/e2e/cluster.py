@@ -82,7 +82,7 @@ class Cluster:
         if not token:
             del environment["RAY_AUTH_TOKEN"], environment["RAY_AUTH_MODE"]
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment, timeout=120
+            command, capture_output=True, text=True, check=False, env=environment, timeout=300
         )
 
 
