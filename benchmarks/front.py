@@ -84,7 +84,10 @@ class Ready:
         self._streams.give_up(request_id, index)
 
     def stats(self) -> list[EngineStats]:
-        return [self._observer.snapshot("0", None, 0.0)]
+        return [self._observer.snapshot("0", None, 0.0, 0.0)]
+
+    async def ensure_up(self) -> None:
+        pass
 
     def fault(self) -> str | None:
         return None

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.autoscaling import Autoscaling
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.planning import engine_settings
@@ -31,10 +32,15 @@ from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import DEVICES, DTYPES, QUANTIZATIONS
 
 INGRESS = "Ingress"  # the deployment that is no model
+DRAIN_SECONDS = 30.0
 KEYS = ("api_key", "api_keys", "admin_api_key")
 
 _FOUND_OUT = ("model", "served_model_names", "revision")  # not asked for under these names
 _OF_THE_FRONT = ("seed", "failover_timeout")  # settings of `FrontSettings`
+_NOT_OF_A_REPLICA = (
+    *_OF_THE_FRONT,
+    *("served_model_name", "num_replicas", "autoscaling", "drain_timeout", "max_surge_percent"),
+)
 _SPECIAL: dict[str, tuple[Any, Any]] = {
     "dtype": (Literal[DTYPES], "auto"),
     "device": (Literal[DEVICES], "auto"),
@@ -50,6 +56,9 @@ def _model_fields() -> list[tuple[str, Any, Any]]:
         ("model", str | None, None),
         ("served_model_name", str | list[str] | None, None),
         ("resources", dict[str, Annotated[float, msgspec.Meta(gt=0)]], {}),
+        ("autoscaling", Autoscaling | None, None),
+        ("drain_timeout", Annotated[float, msgspec.Meta(ge=0)], DRAIN_SECONDS),
+        ("max_surge_percent", Annotated[int, msgspec.Meta(ge=0, le=100)], 0),
     ]
     hints = typing.get_type_hints(EngineConfig) | typing.get_type_hints(FrontSettings)
     of_engine = [f for f in dataclasses.fields(EngineConfig) if f.name not in _FOUND_OUT]
@@ -67,7 +76,12 @@ ModelArguments = msgspec.defstruct(
 `model`: a directory or hub name on the cluster's machines, None for the embedded model;
 `served_model_name`: one name or several, answers carry the first;
 `seed`, `failover_timeout`: see `octavo serve --help`;
-`resources`: custom Ray resources that each rank takes, which says on what nodes it may run."""
+`resources`: custom Ray resources that each rank takes, which says on what nodes it may run;
+`autoscaling`: what the number of replicas follows, in place of `num_replicas`;
+`drain_timeout`: seconds in which a replica that is to go may finish what it has begun; what is left
+then goes on elsewhere;
+`max_surge_percent`: replicas beyond the wanted ones, in percent of them, that may start before old
+ones are stopped when the model is updated: no wait, where there is room for them."""
 
 
 class Arguments(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -129,6 +143,30 @@ def deployment_name(model: argparse.Namespace) -> str:
     return re.sub(r"[^\w.-]", "-", names_of(model)[0].replace("/", "--"))
 
 
+def most_replicas(model: argparse.Namespace) -> int:
+    """How many replicas there may be at one time, updates apart."""
+    count: int = model.autoscaling.max_replicas if model.autoscaling else model.num_replicas
+    return count
+
+
+def least_replicas(model: argparse.Namespace) -> int:
+    """How many replicas there are when nothing is to do."""
+    count: int = model.autoscaling.min_replicas if model.autoscaling else model.num_replicas
+    return count
+
+
+def replica_arguments(model: argparse.Namespace) -> dict[str, Any]:
+    """What a replica is made from: it must be replaced where this changes, and only then."""
+    return {name: value for name, value in vars(model).items() if name not in _NOT_OF_A_REPLICA}
+
+
+def front_arguments(model: argparse.Namespace) -> dict[str, Any]:
+    """What an ingress is told of the model."""
+    names = ("model", "served_model_name", *_OF_THE_FRONT)
+    sleeps = least_replicas(model) == 0
+    return {"scale_to_zero": sleeps, **{name: getattr(model, name) for name in names}}
+
+
 def draft_config(model: argparse.Namespace) -> EngineConfig:
     """The model's settings before it is known where the model lies. Raises `InvalidRequest`."""
     settings = engine_settings(model) | {"model": model.model or ""}
@@ -154,9 +192,22 @@ def _read_model(number: int, given: Any) -> argparse.Namespace:
     model = argparse.Namespace(**values)
     try:
         draft_config(model)
+        _verify_autoscaling(model)
     except InvalidRequest as error:
         raise _wrong(number, without_dashes(error.message)) from None
     return model
+
+
+def _verify_autoscaling(model: argparse.Namespace) -> None:
+    if model.autoscaling is None:
+        return
+    if model.num_replicas != 1:
+        raise InvalidRequest(
+            "num_replicas",
+            f"num_replicas is {model.num_replicas}, but autoscaling decides; leave it out, or set "
+            "autoscaling.min_replicas",
+        )
+    model.autoscaling.verify()
 
 
 def without_dashes(message: str) -> str:
@@ -186,7 +237,9 @@ def _instead(name: str, where: str) -> str:
     if name in KEYS:
         return "keys are read from $OCTAVO_API_KEY and $OCTAVO_ADMIN_API_KEY where the ingress runs"
     known = list((ModelArguments if where else Arguments).__struct_fields__)
-    if not where and name in ModelArguments.__struct_fields__:
+    if where.endswith(".autoscaling"):
+        known = list(Autoscaling.__struct_fields__)
+    elif not where and name in ModelArguments.__struct_fields__:
         return f"it belongs to a model: args.models[0].{name}"
     close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"

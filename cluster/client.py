@@ -23,6 +23,10 @@ class EngineClient(Protocol):
         events. `request.id` must be unique among live requests.
         """
 
+    async def ensure_up(self) -> None:
+        """Returns where a step could run now. Else asks for a replica, where one can be had, and
+        raises `EngineDead` unless it comes, as long as this client is one that waits for it."""
+
     def abort(self, request_id: str, index: int) -> None:
         """Gives up one sample of a live request: no more events of it come, and the engine frees
         its memory soon, while the other samples go on."""

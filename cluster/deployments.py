@@ -8,7 +8,13 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.cluster.arguments import INGRESS, deployment_name, names_of, read_application
+from octavo.cluster.arguments import (
+    INGRESS,
+    deployment_name,
+    least_replicas,
+    names_of,
+    read_application,
+)
 from octavo.scheduler.errors import InvalidRequest
 
 IMPORT_PATH = "octavo.cluster.distributed.application:app"
@@ -134,7 +140,7 @@ def _models(application: Mapping[str, Any], args: Any) -> tuple[ModelStatus, ...
         except InvalidRequest:  # the builder refused them, and says so
             asked = ()
         for model in asked:
-            names[deployment_name(model)] = (names_of(model)[0], model.num_replicas)
+            names[deployment_name(model)] = (names_of(model)[0], least_replicas(model))
     ingress = deployments.get(INGRESS)
     if ingress is not None and _word(ingress["status"]) not in _WELL:
         names[INGRESS] = ("(ingress)", 0)

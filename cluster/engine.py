@@ -169,7 +169,7 @@ class Engine:
 
     def stats(self, replica: str) -> EngineStats:
         """A snapshot; `replica` is the name it goes by."""
-        return self._observer.snapshot(replica, self._fault, self.seconds_since_step)
+        return self._observer.snapshot(replica, self._fault, self.seconds_since_step, self._clock())
 
     def _send_plans(self, limit: int) -> None:
         """Until so many are in flight, or nothing is left that does not wait for a result."""

@@ -130,6 +130,10 @@ class Failover:
         finally:
             del self._courses[request.id]
 
+    async def ensure_up(self) -> None:
+        """See `EngineClient.ensure_up`. Waits as long as a request that was lost would."""
+        await self._wait_for_replica(self._clock())
+
     def abort(self, request_id: str, index: int) -> None:
         """See `EngineClient.abort`."""
         if (course := self._courses.get(request_id)) is not None:
@@ -183,8 +187,14 @@ class Failover:
         began = self._clock() - course.waited
         await asyncio.sleep(min(PAUSE_SECONDS * 2**course.pauses, LONGEST_PAUSE_SECONDS))
         course.pauses += 1
-        while (fault := self._engines.fault()) is not None:
-            if self._clock() - began >= self._patience:
-                raise EngineDead(fault)
-            await asyncio.sleep(POLL_SECONDS)
+        await self._wait_for_replica(began)
         course.waited = self._clock() - began
+
+    async def _wait_for_replica(self, began: float) -> None:
+        while True:
+            try:
+                return await self._engines.ensure_up()
+            except EngineDead:
+                if self._clock() - began >= self._patience:
+                    raise
+            await asyncio.sleep(POLL_SECONDS)

@@ -70,6 +70,10 @@ class LocalClient:
             self._streams.close(request.id)
             self._engine.abort(request.id)  # nothing happens if it has ended
 
+    async def ensure_up(self) -> None:
+        if (fault := self.fault()) is not None:
+            raise EngineDead(fault)
+
     def abort(self, request_id: str, index: int) -> None:
         if self._streams.give_up(request_id, index):
             self._engine.abort(request_id, index)

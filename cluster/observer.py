@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from octavo.cluster.first_tokens import FirstTokens
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.group import Group
 from octavo.scheduler.request import Finish, TokenEvent
@@ -17,14 +18,14 @@ class Observer:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._measured = Measured()
-        self._arrived: dict[str, float] = {}  # of requests that have no token yet
+        self._first = FirstTokens()
         self._last_token: dict[tuple[str, int], float] = {}
         self._computed = 0
         self._steps = 0
 
     def arrived(self, request_id: str, now: float) -> None:
         """A request was queued."""
-        self._arrived[request_id] = now
+        self._first.arrived(request_id, now)
 
     def record(self, events: list[TokenEvent], now: float) -> None:
         """Takes in one step: its events, then the requests that it ended."""
@@ -35,8 +36,8 @@ class Observer:
             if not event.tokens:
                 continue
             measured.generation_tokens += len(event.tokens)
-            if name in self._arrived:
-                measured.time_to_first_token.observe(now - self._arrived.pop(name))
+            if (waited := self._first.came(name, now)) is not None:
+                measured.time_to_first_token.observe(waited)
             sample = name, event.index
             if sample in last_token:
                 measured.inter_token_latency.observe(now - last_token[sample])
@@ -54,7 +55,7 @@ class Observer:
             name = group.request.id
             for index in range(group.request.sampling.n):
                 self._last_token.pop((name, index), None)
-            self._arrived.pop(name, None)
+            self._first.gone(name)
             self._observe_end(group, now)
 
     def _observe_end(self, group: Group, now: float) -> None:
@@ -78,7 +79,9 @@ class Observer:
             per_token = (now - group.first_token_at) / (group.generated / samples - 1)
             measured.time_per_output_token.observe(per_token)
 
-    def snapshot(self, replica: str, fault: str | None, waiting_since: float) -> EngineStats:
+    def snapshot(
+        self, replica: str, fault: str | None, waiting_since: float, now: float
+    ) -> EngineStats:
         """The state now, with the totals so far."""
         scheduler, measured = self._scheduler, self._measured
         counters, pool, host = scheduler.counters, scheduler.cache.pool, scheduler.cache.host
@@ -98,6 +101,7 @@ class Observer:
         measured.admission_rejections = counters.rejections
         measured.requests_resumed = counters.resumed
         measured.peak_blocks_used = counters.peak_blocks
+        recent_ttft, recent_requests = self._first.lately(now)
         return EngineStats(
             replica=replica,
             capacity=scheduler.capacity,
@@ -114,4 +118,7 @@ class Observer:
             host_blocks_used=host.used,
             host_blocks_cached=host.cached,
             host_blocks_total=host.total,
+            blocks_queued=scheduler.blocks_queued,
+            recent_ttft=recent_ttft,
+            recent_requests=recent_requests,
         )

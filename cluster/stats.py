@@ -102,6 +102,9 @@ class EngineStats(msgspec.Struct):
     host_blocks_used: int = 0
     host_blocks_cached: int = 0
     host_blocks_total: int = 0
+    blocks_queued: int = 0  # that waiting requests need to be admitted
+    recent_ttft: float = 0.0  # seconds, see `FirstTokens.lately`
+    recent_requests: int = 0  # that it speaks of
 
     @property
     def kv_cache_usage(self) -> float:

@@ -69,6 +69,15 @@ class Scheduler:
         return len(self.roster.waiting)
 
     @property
+    def blocks_queued(self) -> int:
+        """Blocks for all tokens of those that wait, whatever of them may be found or shared."""
+        return sum(
+            self.cache.blocks_for(len(seq.tokens) + 1)
+            for group in self.roster.waiting
+            for seq in group.sequences
+        )
+
+    @property
     def awaits_result(self) -> bool:
         """Whether the first in the queue waits for blocks that a step in flight computes: a plan
         made before its result would leave that request out."""

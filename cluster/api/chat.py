@@ -136,7 +136,7 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         prompt_logprobs=body.prompt_logprobs,
     )
     salt = cache_scope(tenant, body.cache_salt, limits)
-    window = front.window()
+    window = await front.window()
     prompt = await chat_prompt(
         body.messages,
         front.tokenizer,

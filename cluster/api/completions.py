@@ -139,7 +139,7 @@ async def completion_call(front: Front, body: CompletionRequest, tenant: str) ->
         prompt_logprobs=scored,
     )
     salt = cache_scope(tenant, body.cache_salt, limits)
-    window = front.window()
+    window = await front.window()
     prompts = await completion_prompts(body, front.tokenizer, limits, window.tokens)
     job = plan_job(
         new_id("cmpl"),

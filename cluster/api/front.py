@@ -58,7 +58,10 @@ class Front:
         model = blake2b(names.encode(), digest_size=4).hexdigest()
         return f"octavo-{octavo_version()}-{model}"
 
-    def window(self) -> Window:
+    async def window(self) -> Window:
+        """What a request may be, as soon as a replica is up to say so. Raises `EngineDead` where
+        none comes in time."""
+        await self.client.ensure_up()
         return Window.of(self.client.stats())
 
     def served_model(self, asked: str | None) -> str:

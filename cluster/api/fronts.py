@@ -52,6 +52,11 @@ class Fronts:
         return self.each[0].tenant(authorization)
 
     def faults(self) -> dict[str, str]:
-        """Why models cannot run a step now, by name; those that can are left out."""
-        faults = {front.settings.served_model_names[0]: front.client.fault() for front in self.each}
+        """Why models cannot run a step now, by name; those that can are left out, and those that
+        may be asleep."""
+        faults = {
+            front.settings.served_model_names[0]: front.client.fault()
+            for front in self.each
+            if not front.settings.scale_to_zero or front.client.stats()
+        }
         return {name: fault for name, fault in faults.items() if fault is not None}

@@ -44,7 +44,8 @@ class FrontSettings:
     limits: RequestLimits = RequestLimits()
     created: int = field(default_factory=lambda: int(time.time()))
     submit_grace: float = 1.0  # seconds to wait for a refusal before a stream's headers go out
-    failover_timeout: float = 60.0  # seconds that a request waits when its replica has died
+    failover_timeout: float = 60.0  # seconds that a request waits for a replica
+    scale_to_zero: bool = False  # that no replica is up is no fault, the next request starts one
 
     def __post_init__(self) -> None:
         """Raises `InvalidRequest` where `failover_timeout` is no time to wait."""

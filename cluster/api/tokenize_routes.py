@@ -14,7 +14,7 @@ from octavo.scheduler.errors import InvalidRequest
 async def tokenize_answer(front: Front, body: TokenizeRequest) -> dict[str, Any]:
     """Token ids of a text or a conversation, their number, and the model's length."""
     front.served_model(body.model)
-    window = front.window()
+    window = await front.window()
     tokenizer, limits = front.tokenizer, front.settings.limits
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("prompt", "give either prompt or messages")

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.cluster.autoscaling import Load
 from octavo.cluster.cli.sizes import show_capacity
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.distributed.notices import Notices
@@ -150,8 +151,16 @@ class SchedulerActor:
         await self._dead.wait()
         return self._fault() or "the engine was stopped"
 
+    async def load(self) -> dict[str, float]:
+        """What autoscaling goes by: `octavo.cluster.autoscaling.Load`."""
+        return msgspec.structs.asdict(Load.of(self._stats()))
+
     async def stop(self) -> None:
-        """Ends the ranks in order."""
+        """Tells every ingress that nothing more comes from here, and ends the ranks in order."""
+        if self._replies is not None:
+            stats = self._stats()
+            stats.fault = stats.fault or "the replica was stopped"
+            self._replies.snapshot(stats)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

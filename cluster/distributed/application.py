@@ -20,7 +20,16 @@ from ray.serve.exceptions import RayServeException
 
 from octavo.cluster.api.keys import resolve_keys
 from octavo.cluster.api.settings import FrontSettings
-from octavo.cluster.arguments import deployment_name, draft_config, names_of, read_application
+from octavo.cluster.arguments import (
+    deployment_name,
+    draft_config,
+    front_arguments,
+    least_replicas,
+    most_replicas,
+    names_of,
+    read_application,
+    replica_arguments,
+)
 from octavo.cluster.checkpoints.model_source import resolve_model
 from octavo.cluster.distributed.actors import ReplicaSpec
 from octavo.cluster.distributed.serve_app import ServedModel, build_app
@@ -64,6 +73,7 @@ def plan_front(model: argparse.Namespace) -> FrontSettings:
         model.seed,
         admin_api_key=admin_key,
         failover_timeout=model.failover_timeout,
+        scale_to_zero=least_replicas(model) == 0,
     )
 
 
@@ -77,12 +87,17 @@ def _served(model: argparse.Namespace, has_gpu: bool, neighbours: int) -> Served
         partial(plan_replica, model, neighbours),
         partial(plan_front, model),
         model.resources,
+        autoscaling=model.autoscaling,
+        drain_timeout=model.drain_timeout,
+        max_surge_percent=model.max_surge_percent,
+        made_from=replica_arguments(model),
+        told_of=front_arguments(model),
     )
 
 
 def _ranks_per_node(models: Sequence[argparse.Namespace]) -> int:
     """An even spread over the nodes that are there now."""
-    ranks: int = sum(model.tensor_parallel_size * model.num_replicas for model in models)
+    ranks: int = sum(model.tensor_parallel_size * most_replicas(model) for model in models)
     there: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     nodes: int = sum(node["Alive"] and node["Resources"].get("CPU", 0) >= 1 for node in there)
     return math.ceil(ranks / max(1, nodes))

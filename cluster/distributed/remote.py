@@ -48,6 +48,7 @@ CONTROL_SECONDS = 10.0  # for every replica to answer the same question
 LOST_SECONDS = 5.0  # for the last tokens, once the call has ended
 UNTAKEN_SECONDS = 20.0  # in Serve's hands, which may know only replicas that are to be avoided
 CHECK_SECONDS = 0.25
+ROUSE_SECONDS = 10.0
 NO_REPLICA = "no replica is up"
 
 
@@ -80,6 +81,7 @@ class RemoteClient:
         self._gave_up = asyncio.Event()
         self._lonely = asyncio.Event()
         self._watches: set[asyncio.Task[None]] = set()
+        self._rousing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -87,6 +89,8 @@ class RemoteClient:
         self._tasks = [asyncio.create_task(each) for each in work]
 
     async def stop(self) -> None:
+        if self._rousing is not None:
+            self._tasks.append(self._rousing)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -111,6 +115,14 @@ class RemoteClient:
             del self._live[request.id]
             if not self._streams.close(request.id):  # nobody wants the rest
                 call.cancel()  # type: ignore[no-untyped-call]
+
+    async def ensure_up(self) -> None:
+        """See `EngineClient.ensure_up`. It does not wait: a replica may come later."""
+        if (fault := self.fault()) is None:
+            return
+        if self._rousing is None or self._rousing.done():
+            self._rousing = asyncio.create_task(self._rouse())
+        raise EngineDead(fault)
 
     def abort(self, request_id: str, index: int) -> None:
         """See `EngineClient.abort`."""
@@ -228,6 +240,18 @@ class RemoteClient:
             for request_id, submitted in self._live.items():
                 if not submitted.replica and now - submitted.at > UNTAKEN_SECONDS:
                     self._lose(request_id, submitted, "no replica took the request")
+
+    async def _rouse(self) -> None:
+        """Has a call wait at Serve for a while: that starts a replica where there is none left, and
+        keeps it from being given up."""
+        call = self._replicas.rouse.remote(self._roll.avoided(time.monotonic()))
+        try:
+            async with asyncio.timeout(ROUSE_SECONDS):
+                await call
+        except Exception as error:  # whatever it is, who waits for a replica asks again
+            logger.info("no replica was roused: %s: %s", type(error).__name__, error)
+        finally:
+            call.cancel()  # type: ignore[no-untyped-call]
 
     async def _attach(self) -> None:
         """New replicas must learn of this ingress, and the old ones that it still lives."""

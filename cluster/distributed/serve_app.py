@@ -21,10 +21,11 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
-from octavo.cluster.api.front import Front
+from octavo.cluster.api.front import Front, octavo_version
 from octavo.cluster.api.server import HttpServer
 from octavo.cluster.api.settings import FrontSettings
-from octavo.cluster.arguments import INGRESS
+from octavo.cluster.arguments import DRAIN_SECONDS, INGRESS
+from octavo.cluster.autoscaling import Autoscaling
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.distributed.actors import DONE, FAREWELL_SECONDS, ReplicaSpec, SchedulerActor
 from octavo.cluster.distributed.notices import Notices
@@ -37,6 +38,8 @@ from octavo.cluster.distributed.placement import (
 )
 from octavo.cluster.distributed.remote import RemoteClient
 from octavo.cluster.distributed.router import ROUTER
+from octavo.cluster.distributed.serve_policy import serve_autoscaling
+from octavo.cluster.distributed.versions import with_version
 from octavo.cluster.distributed.wire import decode_error, encode_error
 from octavo.cluster.failover import Failover
 from octavo.cluster.text.tokens import Tokenizer
@@ -46,6 +49,7 @@ HEALTH_SECONDS = 2.0
 HEALTH_TIMEOUT_SECONDS = 6.0
 SCHEDULER_DIED = "the scheduler's process died"
 INGRESS_STREAMS = 20_000
+INGRESS_DRAIN_SECONDS = 600.0  # for streams that go through an ingress that is to be replaced
 ENGINE_CALLS = 100_000  # the engine's own queue is the bound, see `max_num_queued_reqs`
 
 
@@ -99,12 +103,28 @@ class Replica:
         document: bytes = await self._scheduler.debug_blocks.remote()
         return document
 
+    async def rouse(self, avoided: list[str]) -> None:
+        """Nothing. That it is called makes Serve start a replica where there is none."""
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What autoscaling goes by: `octavo.cluster.autoscaling.Load`. Called by Serve."""
+        try:
+            load: dict[str, float] = await self._scheduler.load.remote()
+        except RayActorError:
+            return {}  # this replica is about to end
+        return load
+
     async def check_health(self) -> None:
         """A step could run now."""
         async with asyncio.timeout(HEALTH_TIMEOUT_SECONDS):
             fault = await self._scheduler.fault.remote()
         if fault is not None:
             raise RuntimeError(fault)
+
+    async def __del__(self) -> None:
+        """Called by Serve when all that was begun here has ended."""
+        self._mourner.cancel()
+        await self._scheduler.stop.remote()
 
     async def _end_with_engine(self) -> None:
         try:
@@ -165,13 +185,20 @@ class Ingress:
 class ServedModel:
     """One model of an application, as Serve needs to know it. `make_spec` is called in each of its
     replicas and `make_settings` in each ingress: only there is it known where the model lies.
-    `resources` are custom ones that each rank takes."""
+    `resources` are custom ones that each rank takes. For `autoscaling` and what follows see
+    `octavo.cluster.arguments`; `made_from` and `told_of` are what replicas and ingresses are to be
+    replaced for where it changes."""
 
     deployment: str
     config: EngineConfig
     make_spec: Callable[[], ReplicaSpec]
     make_settings: Callable[[], FrontSettings]
     resources: Mapping[str, float] = field(default_factory=dict)
+    autoscaling: Autoscaling | None = None
+    drain_timeout: float = DRAIN_SECONDS
+    max_surge_percent: int = 0
+    made_from: Mapping[str, Any] = field(default_factory=dict)
+    told_of: Mapping[str, Any] = field(default_factory=dict)
 
 
 def build_app(
@@ -187,18 +214,23 @@ def build_app(
         ray_actor_options={"num_cpus": REPLICA_CPUS},
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=10,
+        graceful_shutdown_timeout_s=INGRESS_DRAIN_SECONDS,
+        max_surge_percent=100,
         logging_config=logs,
     )(Ingress)
+    told = [octavo_version(), listen, [[each.deployment, each.told_of] for each in models]]
     bound = [(model.make_settings, _replicas(model, logs)) for model in models]
-    return ingress.bind(bound, listen)
+    return with_version(ingress, told).bind(bound, listen)
 
 
 def _replicas(model: ServedModel, logs: LoggingConfig) -> Application:
     config = model.config
+    count: dict[str, Any] = {"num_replicas": config.num_replicas}
+    if model.autoscaling is not None:
+        count = {"autoscaling_config": serve_autoscaling(model.autoscaling)}
     deployment = serve.deployment(
         name=model.deployment,
-        num_replicas=config.num_replicas,
+        **count,
         max_ongoing_requests=config.max_num_seqs + config.max_num_queued_reqs + 1,
         max_queued_requests=100,
         ray_actor_options={"num_cpus": REPLICA_CPUS},
@@ -208,7 +240,8 @@ def _replicas(model: ServedModel, logs: LoggingConfig) -> Application:
         health_check_period_s=HEALTH_SECONDS,
         health_check_timeout_s=2 * HEALTH_TIMEOUT_SECONDS,
         graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=10,
+        graceful_shutdown_timeout_s=model.drain_timeout,
+        max_surge_percent=model.max_surge_percent,
         logging_config=logs,
     )(Replica)
-    return deployment.bind(model.make_spec)
+    return with_version(deployment, [octavo_version(), model.made_from]).bind(model.make_spec)

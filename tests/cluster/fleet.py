@@ -131,6 +131,10 @@ class Fleet:
     def stats(self) -> list[EngineStats]:
         return [stats for each in self._up.values() for stats in each.client.stats()]
 
+    async def ensure_up(self) -> None:
+        if (fault := self.fault()) is not None:
+            raise EngineDead(fault)
+
     def fault(self) -> str | None:
         return None if self._up else "no replica is up"
 

@@ -64,6 +64,11 @@ class ScriptedEngine:
         waiting = EngineStats("0", capacity, length, 8, 0, 0, 0, 0, 0, 0.0, self.reason, Measured())
         return [waiting] if self.up else []
 
+    async def ensure_up(self) -> None:
+        """The reason counts from the first request on: until then a replica was there."""
+        if not self.up or (self.seen and self.reason is not None):
+            raise EngineDead(self.reason or "no replica is up")
+
     def fault(self) -> str | None:
         return self.reason
 

@@ -9,8 +9,12 @@ from octavo.cluster.arguments import (
     ModelArguments,
     deployment_name,
     draft_config,
+    front_arguments,
+    least_replicas,
+    most_replicas,
     names_of,
     read_application,
+    replica_arguments,
 )
 from octavo.cluster.cli import flags
 from octavo.cluster.config import EngineConfig
@@ -21,6 +25,8 @@ NOT_OF_A_MODEL = {
     *("command", "host", "port", "executor", "address", "ray_dashboard"),
     *("api_key", "admin_api_key"),
 }
+# What only a cluster can do.
+OF_A_CLUSTER = {"resources", "autoscaling", "drain_timeout", "max_surge_percent"}
 
 
 def one(**arguments):
@@ -37,8 +43,8 @@ def refusal(args):
 def test_a_model_has_the_flags_of_the_command_line_with_their_defaults():
     flag_defaults = vars(flags.parse(["serve"]))
     given = vars(one())
-    assert set(given) == set(flag_defaults) - NOT_OF_A_MODEL | {"resources"}
-    for name in set(given) - {"resources"}:
+    assert set(given) == set(flag_defaults) - NOT_OF_A_MODEL | OF_A_CLUSTER
+    for name in set(given) - OF_A_CLUSTER:
         assert given[name] == flag_defaults[name], name
 
 
@@ -46,6 +52,32 @@ def test_every_setting_of_an_engine_can_be_given_or_is_found_out():
     fields = {field.name for field in dataclasses.fields(EngineConfig)}
     settable = set(ModelArguments.__struct_fields__)
     assert fields - settable == {"served_model_names", "revision"}
+
+
+def test_only_what_a_replica_is_made_from_is_a_reason_to_replace_it():
+    plain = one(model="/m/a")
+    for changes in (
+        {"num_replicas": 3},
+        {"autoscaling": {"max_replicas": 3}},
+        {"drain_timeout": 3},
+        {"max_surge_percent": 50},
+        {"served_model_name": "b"},
+        {"failover_timeout": 3},
+    ):
+        changed = one(model="/m/a", **changes)
+        assert replica_arguments(changed) == replica_arguments(plain), changes
+    for changes in ({"max_num_seqs": 3}, {"model": "/m/b"}, {"tensor_parallel_size": 2}):
+        changed = one(**{"model": "/m/a"} | changes)
+        assert replica_arguments(changed) != replica_arguments(plain), changes
+        assert "model" in changes or front_arguments(changed) == front_arguments(plain)
+    assert front_arguments(one(failover_timeout=3)) != front_arguments(one())
+
+
+def test_an_elastic_model_has_bounds():
+    asked = one(autoscaling={"min_replicas": 0, "max_replicas": 3})
+    assert (least_replicas(asked), most_replicas(asked)) == (0, 3)
+    assert front_arguments(asked)["scale_to_zero"]
+    assert (least_replicas(one(num_replicas=2)), most_replicas(one(num_replicas=2))) == (2, 2)
 
 
 def test_sizes_and_names_may_be_written_as_people_do():
@@ -99,6 +131,19 @@ def test_several_models_each_have_their_own_settings():
         ({"model": ""}, "leave it out for the embedded model"),
         ({"model": "./tiny"}, "'./tiny' is relative to no known place"),
         ({"served_model_name": "Ingress"}, "'Ingress' cannot be told from another deployment"),
+        ({"autoscaling": {}}, "args.models[0].autoscaling: max_replicas is missing"),
+        ({"autoscaling": {"max_replica": 2}}, "did you mean max_replicas?"),
+        ({"autoscaling": {"max_replicas": 0}}, "autoscaling.max_replicas: expected `int` >= 1"),
+        (
+            {"autoscaling": {"max_replicas": 2, "min_replicas": 3}},
+            "args.models[0]: min_replicas must not be above max_replicas (2), got 3",
+        ),
+        (
+            {"num_replicas": 3, "autoscaling": {"max_replicas": 3}},
+            "num_replicas is 3, but autoscaling decides; leave it out",
+        ),
+        ({"drain_timeout": -1}, "args.models[0].drain_timeout: expected `float` >= 0.0, got -1"),
+        ({"max_surge_percent": 101}, "max_surge_percent: expected `int` <= 100, got 101"),
         ({"api_key": ["k"]}, "$OCTAVO_API_KEY and $OCTAVO_ADMIN_API_KEY"),
         ({"watermark_low": 0.5}, "watermark_low must not be above watermark_high (0.08), got 0.5"),
     ],

@@ -35,6 +35,14 @@ def wait_for(what: Callable[[], T], seconds: float, describe: str) -> T:
     return value
 
 
+def gauge(url: str, name: str, model: str = "") -> dict[str, float]:
+    """A metric's value on every replica that is up, by the replica's name; of one model, or all."""
+    text = httpx.get(f"{url}/metrics", timeout=10).text
+    of_model = f'[^}}]*model_name="{re.escape(model)}"' if model else ""
+    pattern = rf'^{re.escape(name)}{{engine="([^"]+)"{of_model}[^}}]*}} (\S+)$'
+    return {engine: float(value) for engine, value in re.findall(pattern, text, re.M)}
+
+
 class Server:
     """Started in a process group of its own, so that a Ctrl-C can be sent as a terminal does."""
 
@@ -90,9 +98,7 @@ class Server:
 
     def gauge(self, name: str) -> dict[str, float]:
         """A metric's value on every replica that is up, by the replica's name."""
-        text = httpx.get(f"{self.url}/metrics", timeout=10).text
-        pattern = rf'^{re.escape(name)}{{engine="([^"]+)"[^}}]*}} (\S+)$'
-        return {engine: float(value) for engine, value in re.findall(pattern, text, re.M)}
+        return gauge(self.url, name)
 
     def interrupt(self) -> int:
         """Ctrl-C in a terminal: every process of the group gets the signal. The exit code."""

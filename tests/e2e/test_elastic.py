@@ -1,0 +1,178 @@
+"""Replicas that come and go under load, as the file says or as the load does: no client notices.
+
+Two models in one cluster: `steady` has as many replicas as the file says, `elastic` as many as it
+needs, and none at rest. The tests go on where the ones before them stopped.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import openai
+import pytest
+import yaml
+
+from octavo.cluster.deployments import IMPORT_PATH
+from tests.e2e.answers import CALLS, Answer, assert_same, stream
+from tests.e2e.cluster import Cluster, free_port
+from tests.e2e.server import RUNNING, gauge, wait_for
+
+RESUMED = "octavo:requests_resumed_total"
+STEADY = {"model": "steady"}
+ELASTIC = {"model": "elastic", "temperature": 0, "prompt": "A leaf has two pages, and a sheet"}
+
+
+class Deployed:
+    """A cluster that serves what the file said last."""
+
+    def __init__(self, cluster, folder, model):
+        common = {"model": model, "dtype": "float32", "num_threads": 1}
+        common |= {"kv_cache_memory_bytes": "16MiB"}
+        steady = {**common, "served_model_name": "steady", "num_replicas": 2, "drain_timeout": 60}
+        elastic = {**common, "served_model_name": "elastic", "max_num_seqs": 4}
+        elastic["autoscaling"] = {
+            **{"min_replicas": 0, "max_replicas": 2, "upscale_delay_s": 0.5},
+            **{"downscale_delay_s": 1, "downscale_to_zero_delay_s": 3},
+        }
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.models = [steady, elastic]
+        self._cluster = cluster
+        self._file = folder / "serve.yaml"
+
+    def deploy(self, **changes):
+        """What is changed, of `steady`."""
+        self.models = copy.deepcopy(self.models)
+        self.models[0] |= changes
+        application = {"name": "m", "import_path": IMPORT_PATH, "args": {"models": self.models}}
+        http = {"host": "127.0.0.1", "port": self.port}
+        self._file.write_text(yaml.safe_dump({"http_options": http, "applications": [application]}))
+        done = self._cluster.octavo("deploy", str(self._file))
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def replicas(self, model, metric=RUNNING):
+        """A metric of each replica that is up, by its name."""
+        return gauge(self.url, metric, model)
+
+
+@pytest.fixture(scope="module")
+def deployed(tiny_model, tmp_path_factory):
+    cluster = Cluster("")
+    try:
+        deployed = Deployed(cluster, tmp_path_factory.mktemp("elastic"), str(tiny_model()))
+        deployed.told = deployed.deploy()
+        yield deployed
+    finally:
+        cluster.end()
+
+
+@pytest.fixture(scope="module")
+def client(deployed):
+    with openai.OpenAI(base_url=f"{deployed.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def answer(client, salt, fields):
+    whole = Answer()
+    for chunk in stream(client, salt, fields):
+        whole.take(chunk)
+    return whole
+
+
+CALLS_OF_STEADY = {name: {**CALLS[name], **STEADY} for name in ("greedy", "seeded", "samples")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(deployed, client):
+    return {name: answer(client, "undisturbed", call) for name, call in CALLS_OF_STEADY.items()}
+
+
+@contextmanager
+def load(client, calls, expected=None, copies=2) -> Iterator[None]:
+    """Streams, one after another in several threads for each of `calls`, until the context ends.
+    All of a call's answers must be the same, or as `expected`. Begins when each thread has had its
+    first answer."""
+    end, begun = threading.Event(), threading.Semaphore(0)
+    right = dict(expected or {})
+
+    def work(number, name):
+        count = 0
+        while not end.is_set():
+            got = answer(client, f"load {number} {count}", calls[name])
+            assert_same(got, right.setdefault(name, got), name)
+            count += 1
+            begun.release()
+        return count
+
+    with ThreadPoolExecutor(copies * len(calls)) as pool:
+        working = [pool.submit(work, n, name) for n, name in enumerate(copies * list(calls))]
+        try:
+            for _ in working:
+                assert begun.acquire(timeout=60)
+            yield
+        finally:
+            end.set()
+        assert min(each.result(60) for each in working) > 0
+
+
+def test_a_model_may_have_no_replica_at_rest(deployed):
+    assert "elastic: 0 of 0 replica(s) run" in deployed.told
+    assert "does not answer" not in deployed.told
+    assert httpx.get(f"{deployed.url}/health").json() == {"status": "ok"}
+    assert len(deployed.replicas("steady")) == 2 and not deployed.replicas("elastic")
+
+
+def test_a_request_waits_while_a_replica_starts_for_it(deployed, client):
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(answer, client, f"wake {n}", ELASTIC) for n in range(3)]
+        texts = {each.result(60).texts[0] for each in asked}
+    assert len(texts) == 1
+    assert len(deployed.replicas("elastic")) == 1
+
+
+def test_more_replicas_come_while_much_waits_and_go_when_nothing_does(deployed, client):
+    """The last one too."""
+    with load(client, {"elastic": ELASTIC}, copies=12):
+        wait_for(lambda: len(deployed.replicas("elastic")) == 2, 60, "a second replica")
+    wait_for(lambda: not deployed.replicas("elastic"), 30, "no replica is left")
+    assert httpx.get(f"{deployed.url}/health").json() == {"status": "ok"}
+
+
+def test_an_update_replaces_the_replicas_of_that_model_alone_and_no_stream_fails(
+    deployed, client, undisturbed
+):
+    answer(client, "awake", ELASTIC)
+    [awake] = deployed.replicas("elastic")
+    before = set(deployed.replicas("steady"))
+    with load(client, CALLS_OF_STEADY, undisturbed):
+        deployed.deploy(max_num_seqs=64)
+    new = wait_for(lambda: set(deployed.replicas("steady")) - before, 10, "new replicas")
+    assert len(new) == 2
+
+
+def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes_what_it_has(
+    deployed, client, undisturbed
+):
+    before = set(deployed.replicas("steady"))
+    with load(client, CALLS_OF_STEADY, undisturbed):
+        deployed.deploy(num_replicas=1)
+        [left] = wait_for(
+            lambda: len(up := set(deployed.replicas("steady"))) == 1 and up, 20, "one replica"
+        )
+    assert left in before, "a change of the number replaces nothing"
+    assert deployed.replicas("steady", RESUMED) == {left: 0.0}
+
+
+def test_what_it_cannot_finish_in_time_goes_on_elsewhere(deployed, client, undisturbed):
+    deployed.deploy(num_replicas=2, drain_timeout=0)
+    wait_for(lambda: len(deployed.replicas("steady")) == 2, 30, "two replicas")
+    with load(client, CALLS_OF_STEADY, undisturbed):
+        deployed.deploy(num_replicas=1)
+        wait_for(lambda: len(deployed.replicas("steady")) == 1, 20, "one replica")
+    assert sum(deployed.replicas("steady", RESUMED).values()) > 0
