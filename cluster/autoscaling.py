@@ -99,21 +99,36 @@ class Load(msgspec.Struct, frozen=True):
         return cls(**{name: report[name] for name in cls.__struct_fields__})
 
 
-def decide(
-    loads: Sequence[Load], running: int, target: int, aims: Autoscaling, *, settled: bool
-) -> int:
-    """Replicas to have, bounds and delays apart.
+class Report(msgspec.Struct, frozen=True):
+    """One replica over the last seconds: requests come in bursts, and a moment says little."""
 
-    `running` replicas are up, of which those in `loads` have reported lately; `target` are wanted
+    mean: Load
+    peak: Load
+
+    @classmethod
+    def of(cls, loads: Sequence[Load]) -> Report:
+        """Field by field. At least one."""
+        columns = [[getattr(load, name) for load in loads] for name in Load.__struct_fields__]
+        return cls(Load(*(sum(each) / len(each) for each in columns)), Load(*map(max, columns)))
+
+
+def decide(
+    reports: Sequence[Report], running: int, target: int, aims: Autoscaling, *, settled: bool
+) -> int:
+    """Replicas to have, bounds and delays apart. What is usual asks for more, and only what fits at
+    its highest is given back.
+
+    `running` replicas are up, of which those in `reports` have reported lately; `target` are wanted
     so far. `settled`: those that came last have had time to show what they are good for.
     """
-    if not running or not loads:
+    if not running or not reports:
         return target  # nothing is known; and what is starting is not given up
+    loads = [each.mean for each in reports]
     need = replicas_for(loads, aims.target_usage)
-    spare = replicas_for(loads, aims.scale_down_usage)
+    spare = replicas_for([each.peak for each in reports], aims.scale_down_usage)
     if aims.ttft_slo is not None:
         ttft = time_to_first_token(loads)
-        live = int(sum(each.running + each.waiting for each in loads))
+        live = math.ceil(sum(each.running + each.waiting for each in loads))
         if ttft > aims.ttft_slo and settled and running >= target:
             grown = math.ceil(target * min(FASTEST_GROWTH, ttft / aims.ttft_slo) - ROUNDING)
             need = max(need, min(max(grown, target + 1), live))

@@ -56,6 +56,9 @@ ENGINE_CALLS = 100_000  # the engine's own queue is the bound, see `max_num_queu
 class Replica:
     """Front of one engine."""
 
+    _scheduler: Any = None
+    _mourner: asyncio.Task[None] | None = None  # none before it is up
+
     async def __init__(self, make_spec: Callable[[], ReplicaSpec]) -> None:  # type: ignore[misc]
         spec = await asyncio.to_thread(make_spec)
         name = self._name = serve.get_replica_context().replica_id.unique_id
@@ -122,9 +125,10 @@ class Replica:
             raise RuntimeError(fault)
 
     async def __del__(self) -> None:
-        """Called by Serve when all that was begun here has ended."""
-        self._mourner.cancel()
-        await self._scheduler.stop.remote()
+        """Called by Serve when all that was begun here has ended, and where it was not yet up."""
+        if self._mourner is not None:
+            self._mourner.cancel()
+            await self._scheduler.stop.remote()
 
     async def _end_with_engine(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The autoscaling policy that Serve's controller calls: it reads the replicas' latest reports and
+"""The autoscaling policy that Serve's controller calls: it reads what replicas reported lately, and
 leaves the decision to `octavo.cluster.autoscaling`, and bounds and delays to Serve.
 
 A report is a picture of the moment, made by a scheduler; a replica that is gone takes its own with
@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from octavo.cluster.autoscaling import Autoscaling, Load, decide
+from octavo.cluster.autoscaling import Autoscaling, Load, Report, decide
 from octavo.cluster.first_tokens import LATELY_SECONDS
 
 REPORT_SECONDS = 2.0
+LOOK_BACK_SECONDS = 6.0  # what one report covers
 STALE_SECONDS = 15.0
 
 
@@ -32,7 +33,7 @@ class Policy:
         if state.get("running") != running:
             state = {**state, "running": running, "since": now}
         wanted = decide(
-            latest_loads(context, now),
+            recent_reports(context, now),
             running,
             context.target_num_replicas,
             self._aims,
@@ -41,15 +42,18 @@ class Policy:
         return wanted, {name: state[name] for name in ("running", "since")}
 
 
-def latest_loads(context: AutoscalingContext, now: float) -> list[Load]:
+def recent_reports(context: AutoscalingContext, now: float) -> list[Report]:
     """Of the replicas that run and have reported lately."""
-    reports: dict[Any, dict[str, float]] = {}
+    pictures: dict[Any, dict[float, dict[str, float]]] = {}  # by replica and time
     for name, series in (context.raw_metrics or {}).items():
         for replica, points in series.items():
-            if points and now - points[-1].timestamp < STALE_SECONDS:
-                reports.setdefault(replica, {})[name] = points[-1].value
-    loads = [Load.read(report) for report in reports.values()]
-    return [load for load in loads if load is not None]
+            of_replica = pictures.setdefault(replica, {})
+            for point in points:
+                if now - point.timestamp < STALE_SECONDS:
+                    of_replica.setdefault(point.timestamp, {})[name] = point.value
+    read = [[Load.read(each) for each in of_one.values()] for of_one in pictures.values()]
+    loads = [[load for load in of_one if load is not None] for of_one in read]
+    return [Report.of(of_one) for of_one in loads if of_one]
 
 
 def serve_autoscaling(aims: Autoscaling) -> AutoscalingConfig:
@@ -68,6 +72,6 @@ def serve_autoscaling(aims: Autoscaling) -> AutoscalingConfig:
             downscale_delay_s=aims.downscale_delay_s,
             downscale_to_zero_delay_s=aims.downscale_to_zero_delay_s,
             metrics_interval_s=REPORT_SECONDS,
-            look_back_period_s=3 * REPORT_SECONDS,
+            look_back_period_s=LOOK_BACK_SECONDS,
             policy=policy,
         )

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from octavo.cluster.autoscaling import Autoscaling, Load, decide, replicas_for
+from octavo.cluster.autoscaling import Autoscaling, Load, Report, decide, replicas_for
 from octavo.cluster.distributed.serve_policy import STALE_SECONDS, Policy, serve_autoscaling
 from octavo.cluster.first_tokens import KEPT, LATELY_SECONDS, FirstTokens
 from octavo.scheduler.errors import InvalidRequest
@@ -39,7 +39,8 @@ def some_loads(draw: random.Random) -> list[Load]:
 
 
 def run(loads: list[Load], target: int, aims: Autoscaling = AIMS, settled: bool = True) -> int:
-    return decide(loads, len(loads), target, aims, settled=settled)
+    reports = [Report(each, each) for each in loads]
+    return decide(reports, len(loads), target, aims, settled=settled)
 
 
 def busy(count: int) -> Load:
@@ -69,6 +70,14 @@ def test_between_the_marks_nothing_happens() -> None:
     assert run([busy(5), busy(5)], 2) == 2, "one alone would be above the lower mark"
     assert run([busy(3), busy(2)], 2) == 1, "one alone stays at it"
     assert run([busy(0), busy(0)], 2) == 0
+
+
+def test_a_burst_asks_for_nothing_and_a_lull_gives_nothing_back() -> None:
+    burst = Report.of([busy(2), busy(2), busy(10), busy(2)])
+    assert burst.mean.blocks_used == 40 and burst.peak.running == 10
+    assert decide([burst], 1, 1, AIMS, settled=True) == 1
+    lull = Report.of([busy(8), busy(0), busy(0), busy(0)])
+    assert decide([lull, lull], 2, 2, AIMS, settled=True) == 2
 
 
 def test_what_is_starting_is_neither_asked_for_twice_nor_given_up() -> None:
@@ -164,11 +173,8 @@ class Controller:
         series: dict[str, dict[int, list[Any]]] = {"running_requests": {7: []}}
         for number, report in enumerate(reports):
             for name, value in report.items():
-                old, new = (
-                    SimpleNamespace(timestamp=now - at, value=v)
-                    for at, v in ((99, 0), (age, value))
-                )
-                series.setdefault(name, {})[number] = [old, new]
+                point = SimpleNamespace(timestamp=now - age, value=value)
+                series.setdefault(name, {})[number] = [point]
         context: Any = SimpleNamespace(
             raw_metrics=series,
             current_time=now,
@@ -230,9 +236,8 @@ def test_first_tokens_are_told_of_for_a_while() -> None:
         assert first.came(str(number), number / 10) == number / 10
         assert first.came(str(number), 5.0) is None, "not its first"
     assert first.lately(0.85) == (0.8, 10)
-    first.arrived("late", 0.85)
-    waited, count = first.lately(20.0)
-    assert (waited, count) == (pytest.approx(19.15), 11), "two still wait"
+    first.arrived("late", 0.5)
+    assert first.lately(20.0) == (19.5, 11), "two still wait"
     first.gone("9")
     first.gone("late")
     assert first.lately(LATELY_SECONDS + 0.75) == (0.8, 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -94,7 +93,7 @@ def undisturbed(deployed, client):
 
 
 @contextmanager
-def load(client, calls, expected=None, copies=2) -> Iterator[None]:
+def load(client, calls, expected=None, copies=2):
     """Streams, one after another in several threads for each of `calls`, until the context ends.
     All of a call's answers must be the same, or as `expected`. Begins when each thread has had its
     first answer."""
