@@ -309,8 +309,8 @@ def _machines(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="how long a request whose replica died waits for another one, before it fails "
-        "(default: %(default)g)",
+        help="how long a request waits for a replica, where its own has died or none is up, before "
+        "it fails (default: %(default)g)",
     )
     group.add_argument(
         "--device",

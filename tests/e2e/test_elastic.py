@@ -93,7 +93,7 @@ def undisturbed(deployed, client):
 
 
 @contextmanager
-def load(client, calls, expected=None, copies=2):
+def load(client, salt, calls, expected=None, copies=2):
     """Streams, one after another in several threads for each of `calls`, until the context ends.
     All of a call's answers must be the same, or as `expected`. Begins when each thread has had its
     first answer."""
@@ -103,7 +103,7 @@ def load(client, calls, expected=None, copies=2):
     def work(number, name):
         count = 0
         while not end.is_set():
-            got = answer(client, f"load {number} {count}", calls[name])
+            got = answer(client, f"{salt} {number} {count}", calls[name])
             assert_same(got, right.setdefault(name, got), name)
             count += 1
             begun.release()
@@ -137,7 +137,7 @@ def test_a_request_waits_while_a_replica_starts_for_it(deployed, client):
 
 def test_more_replicas_come_while_much_waits_and_go_when_nothing_does(deployed, client):
     """The last one too."""
-    with load(client, {"elastic": ELASTIC}, copies=12):
+    with load(client, "much", {"elastic": ELASTIC}, copies=12):
         wait_for(lambda: len(deployed.replicas("elastic")) == 2, 60, "a second replica")
     wait_for(lambda: not deployed.replicas("elastic"), 30, "no replica is left")
     assert httpx.get(f"{deployed.url}/health").json() == {"status": "ok"}
@@ -149,7 +149,7 @@ def test_an_update_replaces_the_replicas_of_that_model_alone_and_no_stream_fails
     answer(client, "awake", ELASTIC)
     [awake] = deployed.replicas("elastic")
     before = set(deployed.replicas("steady"))
-    with load(client, CALLS_OF_STEADY, undisturbed):
+    with load(client, "updated", CALLS_OF_STEADY, undisturbed):
         deployed.deploy(max_num_seqs=64)
     new = wait_for(lambda: set(deployed.replicas("steady")) - before, 10, "new replicas")
     assert len(new) == 2
@@ -159,7 +159,7 @@ def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes_what_it_has(
     deployed, client, undisturbed
 ):
     before = set(deployed.replicas("steady"))
-    with load(client, CALLS_OF_STEADY, undisturbed):
+    with load(client, "drained", CALLS_OF_STEADY, undisturbed):
         deployed.deploy(num_replicas=1)
         [left] = wait_for(
             lambda: len(up := set(deployed.replicas("steady"))) == 1 and up, 20, "one replica"
@@ -171,7 +171,7 @@ def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes_what_it_has(
 def test_what_it_cannot_finish_in_time_goes_on_elsewhere(deployed, client, undisturbed):
     deployed.deploy(num_replicas=2, drain_timeout=0)
     wait_for(lambda: len(deployed.replicas("steady")) == 2, 30, "two replicas")
-    with load(client, CALLS_OF_STEADY, undisturbed):
+    with load(client, "cut short", CALLS_OF_STEADY, undisturbed):
         deployed.deploy(num_replicas=1)
         wait_for(lambda: len(deployed.replicas("steady")) == 1, 20, "one replica")
     assert sum(deployed.replicas("steady", RESUMED).values()) > 0

@@ -15,6 +15,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from octavo.cluster.api.metrics import render_metrics
 from octavo.cluster.arguments import ModelArguments, names_of, read_application
+from octavo.cluster.autoscaling import Autoscaling
 from octavo.cluster.checkpoints import embedded
 from octavo.cluster.stats import Measured
 from tests.cluster.test_metrics import snapshot
@@ -139,6 +140,9 @@ def test_the_schema_knows_exactly_the_arguments_of_a_model() -> None:
     for name, theirs_of in theirs.items():
         if "enum" in theirs_of:
             assert set(ours[name]["enum"]) == set(theirs_of["enum"]), name
+    nested = msgspec.json.schema(Autoscaling)["$defs"]["Autoscaling"]
+    assert set(schema["definitions"]["autoscaling"]["properties"]) == set(nested["properties"])
+    assert schema["definitions"]["autoscaling"]["required"] == nested["required"]
 
 
 def _closed(schema: Any) -> bool:
