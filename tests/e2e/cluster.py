@@ -51,6 +51,16 @@ class Cluster:
             self.end()
             raise AssertionError("Ray did not start")
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a caller of the dashboard shows."""
+        return {"Authorization": f"Bearer {self._environment['RAY_AUTH_TOKEN']}"}
+
+    def family(self) -> list[psutil.Process]:
+        """All processes of it, now."""
+        root = psutil.Process(self._process.pid)
+        return [root, *root.children(recursive=True)]
+
     def octavo(self, *arguments: str, token: bool = True) -> subprocess.CompletedProcess[str]:
         """`octavo …`, run to its end."""
         command = [sys.executable, "-m", "octavo.cluster.cli.main", *arguments]
