@@ -1,10 +1,12 @@
-"""What goes wrong, and when: processes killed one after another, and models scaled. All of it is
-drawn from a seed; which process is hit depends on which are there."""
+"""What goes wrong, and when: processes killed or stopped one after another, and models scaled. All
+of it is drawn from a seed; which process is hit depends on which are there."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,6 +16,8 @@ import psutil  # type: ignore[import-untyped]
 from tests.chaos.cluster import Victim
 
 KINDS = ("worker", "scheduler", "replica", "ingress")
+STOPPED = "stopped worker"  # it does not die, it does nothing any more
+MORE_KINDS = (*KINDS, "controller", STOPPED)
 SCALES = (("pair", 3), ("lone", 2), ("pair", 2), ("lone", 1))
 NOTICED_SECONDS = 2.0  # until the proxy knows that an ingress is gone
 
@@ -56,15 +60,17 @@ class Havoc:
         process = self._source.choice(able)
         if kind == "ingress":
             self._ingresses_killed.append(time.monotonic())
-        process.kill()
-        self.kills[kind] += 1
+        with contextlib.suppress(psutil.NoSuchProcess):  # it was about to end
+            process.send_signal(signal.SIGSTOP if kind == STOPPED else signal.SIGKILL)
+            self.kills[kind] += 1
 
     def took_an_ingress(self, began: float, ended: float) -> bool:
         """Whether an ingress was killed under a call, by `time.monotonic`."""
         return any(began - NOTICED_SECONDS <= at <= ended for at in self._ingresses_killed)
 
     def _able(self, kind: str) -> list[psutil.Process]:
-        there = self._victim.processes().get(kind, [])
+        role = "worker" if kind == STOPPED else kind
+        there = self._victim.processes().get(role, [])
         if kind == "ingress":
             there = there[1:]
         return [each for each in there if each not in self.spared]

@@ -42,13 +42,14 @@ class Tally:
 
 @dataclass
 class Reading:
-    """One call. `failure` is why it ended before its end, `refused` that it never began; `pieces`
-    counts the stream's chunks."""
+    """One call. `failure` is why it ended before its end, `refused` that it never began, `left`
+    that its client wanted no more; `pieces` counts the stream's chunks."""
 
     answer: Answer = field(default_factory=Answer)
     failure: str = ""
     pieces: int = 0
     refused: bool = False
+    left: bool = False
 
 
 class Load:
@@ -62,6 +63,7 @@ class Load:
         models: Sequence[str],
         seed: int,
         excused: Callable[[float, float], bool],
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.tally = Tally()
         self._questions = questions
@@ -69,9 +71,12 @@ class Load:
         self._seed = seed
         self._excused = excused
         self._stop = False
-        limits = httpx.Limits(max_connections=None)
-        timeout = httpx.Timeout(PATIENCE_SECONDS)
-        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits)
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            timeout=PATIENCE_SECONDS,
+            limits=httpx.Limits(max_connections=None),
+            transport=transport,
+        )
 
     async def run(self, clients: int) -> None:
         """Until `stop`, and until each has read its last answer."""
@@ -93,12 +98,16 @@ class Load:
             )
             leaves = source.random() < LEAVING
             patience = (source.randrange(1, 60), source.uniform(0.02, 1.5)) if leaves else None
-            await self._one(question, body, patience)
+            await self.ask(question, body, patience)
             await asyncio.sleep(source.uniform(0, LONGEST_PAUSE_SECONDS))
 
-    async def _one(
-        self, question: Question, body: dict[str, object], patience: tuple[int, float] | None
+    async def ask(
+        self,
+        question: Question,
+        body: dict[str, object],
+        patience: tuple[int, float] | None = None,
     ) -> None:
+        """One call, by a client that leaves after so many chunks or seconds, if it has a limit."""
         reading = Reading()
         began = time.monotonic()
         most, seconds = patience or (None, None)
@@ -106,10 +115,10 @@ class Load:
             async with asyncio.timeout(seconds):
                 await self._read(question.path, body, reading, most)
         except TimeoutError:
-            pass  # it hangs up
+            reading.left = True
         ended = time.monotonic()
         what = f"{question.name} of {body['model']} after {ended - began:.1f} s"
-        whole = bool(reading.answer.usage) and not reading.failure
+        whole = not reading.failure and not reading.left
         if whole:
             differs = reading.answer.differs(question.right)
         else:
@@ -119,7 +128,7 @@ class Load:
         elif whole:
             self.tally.note("right")
             self.tally.longest = max(self.tally.longest, ended - began)
-        elif not reading.failure:
+        elif reading.left:
             self.tally.note("left by its client")
         elif self._excused(began, ended):
             self.tally.note("lost with an ingress")
@@ -159,5 +168,6 @@ class Load:
             reading.answer.take(piece)
             reading.pieces += 1
             if reading.pieces == most:
+                reading.left = True
                 return
         reading.failure = "the stream ended without its end"

@@ -1,7 +1,7 @@
 """Minutes of chaos: load, kills, scale events, clients that hang up, and an oracle that knows each
 answer. `make soak DURATION=600`, or
 
-    python -m tests.chaos.soak [--duration SECONDS] [--seed N]
+    python -m tests.chaos.soak [--duration SECONDS] [--seed N] [--kinds worker "stopped worker" …]
 
 Exit code 0: no call failed, none was answered wrongly, the cluster came back whole and idle, and no
 part that lived through the second half grew. In the first half any process of a kind may be hit; in
@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from tests.chaos.cluster import LONE, PAIR, Victim
-from tests.chaos.havoc import KINDS, Havoc
+from tests.chaos.havoc import KINDS, MORE_KINDS, Havoc
 from tests.chaos.load import Load
 from tests.chaos.memory import Memory
 from tests.chaos.questions import answer_all, draw
@@ -88,7 +88,7 @@ class Soak:
                     own = [each for each in there.get(role, []) if each in self._veteran]
                     self.memory.sample(role, own)
             counts = ", ".join(f"{n} {what}" for what, n in sorted(self._load.tally.counts.items()))
-            kills = " ".join(f"{kind} {self._havoc.kills[kind]}" for kind in KINDS)
+            kills = ", ".join(f"{n} {kind}" for kind, n in sorted(self._havoc.kills.items()))
             say(f"{elapsed:4.0f} s  {counts}; killed: {kills}; scaled {self._havoc.scales}")
             for fault in self._load.tally.faults[told:]:
                 say(f"        {fault}")
@@ -121,7 +121,7 @@ async def soak(arguments: argparse.Namespace, folder: Path) -> int:
     try:
         await victim.start()
         say(f"the cluster is up at {victim.url}")
-        havoc = Havoc(victim, arguments.seed)
+        havoc = Havoc(victim, arguments.seed, arguments.kinds)
         load = Load(
             victim.url, questions, list(victim.models), arguments.seed, havoc.took_an_ingress
         )
@@ -134,8 +134,8 @@ async def soak(arguments: argparse.Namespace, folder: Path) -> int:
     for what, count in sorted(load.tally.counts.items()):
         print(f"{count:6} calls {what}")
     print(f"longest right call: {load.tally.longest:.1f} s")
-    for kind in KINDS:
-        print(f"{havoc.kills[kind]:6} kills of a {kind}")
+    for kind, count in sorted(havoc.kills.items()):
+        print(f"{count:6} times hit: {kind}")
     print(f"{havoc.scales:6} scale events")
     for role, (first, last, share, count) in run.memory.growth().items():
         print(f"{role:>11} ({count}): {first >> 20} MiB to {last >> 20} MiB, {share:+.1%}")
@@ -150,6 +150,7 @@ def main() -> int:
     parser.add_argument("--duration", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--kill-every", type=float, default=7.0, metavar="SECONDS")
+    parser.add_argument("--kinds", nargs="+", choices=MORE_KINDS, default=KINDS)
     parser.add_argument("--scale-every", type=float, default=45.0, metavar="SECONDS")
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(soak(parser.parse_args(), Path(folder)))
