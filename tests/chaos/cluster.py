@@ -64,15 +64,15 @@ class Victim:
         await self.settle()
 
     async def settle(self) -> None:
-        """Waits until all the replicas that should be there are, and hold nothing. Raises
-        `AssertionError` where that does not happen in time."""
+        """Waits until all the replicas that should be there are, and no process more, and they hold
+        nothing. Raises `AssertionError` where that does not happen in time."""
         deadline = time.monotonic() + SETTLED_SECONDS
         while not await self._settled():
             assert time.monotonic() < deadline, "the cluster did not become whole and idle"
             await asyncio.sleep(0.2)
 
     async def oldest_replica(self) -> set[psutil.Process]:
-        """All processes of the replica of `pair` that has lived longest."""
+        """All processes of the replica of `pair` that has lived longest, if one lives."""
         async with httpx.AsyncClient(timeout=30) as client:
             answer = await client.get(
                 f"{self._cluster.dashboard}/api/v0/actors",
@@ -86,7 +86,9 @@ class Victim:
         groups = {actor["pid"]: actor["placement_group_id"] for actor in actors}
         pairs = {actor["pid"] for actor in actors if actor["class_name"].endswith(f":{PAIR}")}
         there = self.processes()
-        oldest = next(each for each in there["replica"] if each.pid in pairs)
+        oldest = next((each for each in there["replica"] if each.pid in pairs), None)
+        if oldest is None:
+            return set()
         own = groups[oldest.pid]
         every = (each for processes in there.values() for each in processes)
         return {each for each in every if groups.get(each.pid) == own}
@@ -115,9 +117,19 @@ class Victim:
             return False
         pattern = rf'^(?:{"|".join(IDLE)}){{.*model_name="([^"]+)".*}} (\S+)$'
         found = re.findall(pattern, text, re.M)
-        there = Counter(model for model, _ in found)
+        counts = Counter(model for model, _ in found)
         whole = {model: count * len(IDLE) for model, count in self._replicas.items()}
-        return there == whole and not any(float(value) for _, value in found)
+        if counts != whole or any(float(value) for _, value in found):
+            return False
+        there = await asyncio.to_thread(self.processes)
+        return all(len(there[role]) == count for role, count in self._expected().items())
+
+    def _expected(self) -> dict[str, int]:
+        """How many processes there should be."""
+        replicas = sum(self._replicas.values())
+        ranks = sum(RANKS[model] * count for model, count in self._replicas.items())
+        ingresses = {"ingress": self._ingresses}
+        return {"replica": replicas, "scheduler": replicas, "worker": ranks, **ingresses}
 
     def end(self) -> None:
         self._cluster.end()

@@ -36,10 +36,12 @@ class Havoc:
         self._ingresses_killed: list[float] = []
 
     async def kill(self, period: float) -> None:
-        """One kill after another, `period` seconds apart on average. Until cancelled."""
-        while True:
-            await asyncio.sleep(period * self._source.uniform(0.5, 1.5))
-            await self.kill_one(next(self._deck))
+        """One kill every `period` seconds on average; one that finds no victim comes when there is
+        one. Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(period * self._source.uniform(0.5, 1.5))
+                group.create_task(self.kill_one(next(self._deck)))
 
     async def scale(self, period: float) -> None:
         """One change of a model's replicas after another. Until cancelled."""
@@ -65,8 +67,10 @@ class Havoc:
             self.kills[kind] += 1
 
     def took_an_ingress(self, began: float, ended: float) -> bool:
-        """Whether an ingress was killed under a call, by `time.monotonic`."""
-        return any(began - NOTICED_SECONDS <= at <= ended for at in self._ingresses_killed)
+        """Whether an ingress was killed under a call that failed just after it, by
+        `time.monotonic`."""
+        since = max(began, ended - NOTICED_SECONDS) - NOTICED_SECONDS
+        return any(since <= at <= ended for at in self._ingresses_killed)
 
     def _able(self, kind: str) -> list[psutil.Process]:
         role = "worker" if kind == STOPPED else kind

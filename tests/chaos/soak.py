@@ -149,7 +149,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--duration", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--kill-every", type=float, default=7.0, metavar="SECONDS")
+    parser.add_argument("--kill-every", type=float, default=6.5, metavar="SECONDS")
     parser.add_argument("--kinds", nargs="+", choices=MORE_KINDS, default=KINDS)
     parser.add_argument("--scale-every", type=float, default=45.0, metavar="SECONDS")
     with tempfile.TemporaryDirectory() as folder:
