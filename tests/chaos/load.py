@@ -19,7 +19,6 @@ PATIENCE_SECONDS = 150.0  # without a byte: longer than the server's own patienc
 LEAVING = 0.12  # the share of calls whose client does not stay to the end
 LONGEST_PAUSE_SECONDS = 0.5
 KEPT_FAULTS = 20
-TO_WAIT = "told to come back"  # 503 before anything was begun
 
 
 @dataclass
@@ -42,13 +41,12 @@ class Tally:
 
 @dataclass
 class Reading:
-    """One call. `failure` is why it ended before its end, `refused` that it never began, `left`
-    that its client wanted no more; `pieces` counts the stream's chunks."""
+    """One call. `failure` is why it ended before its end, `left` that its client wanted no more;
+    `pieces` counts the stream's chunks."""
 
     answer: Answer = field(default_factory=Answer)
     failure: str = ""
     pieces: int = 0
-    refused: bool = False
     left: bool = False
 
 
@@ -132,8 +130,6 @@ class Load:
             self.tally.note("left by its client")
         elif self._excused(began, ended):
             self.tally.note("lost with an ingress")
-        elif reading.refused:
-            self.tally.note(TO_WAIT)
         else:
             self.tally.note("failed", f"{what}, {reading.pieces} chunks: {reading.failure}")
 
@@ -144,7 +140,6 @@ class Load:
         try:
             async with self._http.stream("POST", path, json=body) as response:
                 if response.status_code != 200:
-                    reading.refused = response.status_code == 503
                     text = (await response.aread()).decode(errors="replace")
                     reading.failure = f"status {response.status_code}: {text[:200]}"
                 elif "stream" not in body:

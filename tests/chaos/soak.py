@@ -56,9 +56,8 @@ class Soak:
             asyncio.create_task(self._watch(began)),
         ]
         try:
-            await asyncio.wait(
-                [*work, loading], timeout=self._seconds, return_when="FIRST_COMPLETED"
-            )
+            first = asyncio.FIRST_COMPLETED  # none of them ends by itself
+            await asyncio.wait([*work, loading], timeout=self._seconds, return_when=first)
         finally:
             for task in work:
                 task.cancel()

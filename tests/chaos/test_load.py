@@ -93,7 +93,7 @@ def outcome(
         ({"pieces": RIGHT, "patience": (1, 5.0)}, "left"),
         ({"pieces": [part("b"), *RIGHT], "patience": (1, 5.0)}, "wrong"),
         ({"status": 500}, "failed"),
-        ({"status": 503}, "told to come back"),
+        ({"status": 503}, "failed"),
     ],
 )
 def test_what_becomes_of_a_call_is_judged(answer: dict[str, Any], said: str) -> None:
