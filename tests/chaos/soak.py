@@ -31,6 +31,7 @@ CLIENTS = 8
 EACH = 4  # questions of a kind
 SAY_SECONDS = 10.0
 GROWTH = 0.05
+WARM_SECONDS = 60.0
 LASTING = ("head", "controller", "proxy", "ingress")
 OF_A_REPLICA = ("replica", "scheduler", "worker")
 
@@ -82,16 +83,22 @@ class Soak:
                     self._veteran = await self._victim.oldest_replica()
                     self._havoc.spared = self._veteran
                 for role in LASTING:
-                    self.memory.sample(role, there.get(role, []))
+                    self._weigh(role, there.get(role, []))
                 for role in OF_A_REPLICA:
                     own = [each for each in there.get(role, []) if each in self._veteran]
-                    self.memory.sample(role, own)
+                    self._weigh(role, own)
             counts = ", ".join(f"{n} {what}" for what, n in sorted(self._load.tally.counts.items()))
             kills = ", ".join(f"{n} {kind}" for kind, n in sorted(self._havoc.kills.items()))
             say(f"{elapsed:4.0f} s  {counts}; killed: {kills}; scaled {self._havoc.scales}")
             for fault in self._load.tally.faults[told:]:
                 say(f"        {fault}")
             told = len(self._load.tally.faults)
+
+    def _weigh(self, role: str, processes: list[psutil.Process]) -> None:
+        """Those that have done everything once: what is new to a process takes memory once."""
+        now = time.time()
+        if warm := [each for each in processes if now - each.create_time() > WARM_SECONDS]:
+            self.memory.sample(role, warm)
 
 
 def say(line: str) -> None:
