@@ -2,6 +2,7 @@
 #
 #   PYTHON   the interpreter that .venv is made from (3.11 or newer)
 #   ARGS     passed on to `octavo serve` or to pytest
+#   DURATION   seconds of `make soak`
 #   TORCH    what pip installs first on a machine without a GPU, before anything asks for a torch
 #            of its own; pip's settings (PIP_FIND_LINKS, PIP_INDEX_URL) say where it comes from
 #   OCTAVO_SHAREGPT, OCTAVO_ALPACA   CSV files of real lengths for `make bench`; see
@@ -14,6 +15,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 ARGS ?=
+DURATION ?= 600
 TORCH ?= torch==2.13.0
 
 VENV := .venv
@@ -29,13 +31,14 @@ define pip_install
 	|| { tail -n 30 $(LOG); echo "pip failed; the whole output is in $(LOG)"; exit 1; }
 endef
 
-.PHONY: help install serve test lint bench bench-peers clean
+.PHONY: help install serve test lint soak bench bench-peers clean
 
 help:
 	@echo "make install   make .venv and install Octavo into it (skipped when done)"
 	@echo "make serve     serve a model on http://127.0.0.1:8000, e.g. ARGS='--port 9000'"
 	@echo "make test      lint, types and every test, e.g. ARGS='-k prefix'"
 	@echo "make lint      lint and types alone"
+	@echo "make soak      load, kills and scale events for DURATION=600 seconds, e.g. ARGS='--seed 1'"
 	@echo "make bench     the benchmarks of benchmarks/RESULTS.md"
 	@echo "make bench-peers   Octavo beside vLLM, llama.cpp and transformers, which it installs (5 GB, an hour)"
 	@echo "make clean     remove what building and testing left (not .venv)"
@@ -74,6 +77,9 @@ lint: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+soak: install
+	$(BIN)/python -m tests.chaos.soak --duration $(DURATION) $(ARGS)
 
 bench: install
 	@printf 'Installing what draws plots '

@@ -19,6 +19,7 @@ from octavo.cluster.checkpoints.revision import model_revision
 from octavo.cluster.config import EngineConfig
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import resolve_dtype, served_length
+from octavo.workers.degree import check_degree
 from octavo.workers.model_config import ModelConfig
 
 
@@ -47,10 +48,7 @@ def plan_model(
     config = EngineConfig(**{**engine_settings(arguments), **found})
     model = ModelConfig.from_directory(path)
     resolve_dtype(config.dtype, model.dtype, device)
-    if config.tensor_parallel_size > 1:
-        from octavo.workers.parallel import check_degree  # brings torch in, a second of start-up
-
-        check_degree(model, config.tensor_parallel_size)
+    check_degree(model, config.tensor_parallel_size)
     return ModelPlan(config, served_length(model, config.max_model_len))
 
 

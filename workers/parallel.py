@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.degree import check_degree
 from octavo.workers.model_config import ModelConfig
 
 
@@ -101,28 +100,6 @@ class Shard:
             vocab=range(first, min(first + rows, model.vocab_size)),
             vocab_rows=rows,
         )
-
-
-def check_degree(model: ModelConfig, degree: int) -> None:
-    """Raises `InvalidRequest` with the degrees that do divide the model, if this one does not."""
-    if not _divides(model, degree):
-        able = [d for d in range(1, model.num_heads + 1) if _divides(model, d)]
-        raise InvalidRequest(
-            "tensor_parallel_size",
-            f"tensor_parallel_size {degree} does not divide {Path(model.path).name} "
-            f"({model.num_heads} query heads, {model.num_kv_heads} KV heads, intermediate size "
-            f"{model.intermediate_size}); use one of {', '.join(map(str, able))}",
-        )
-
-
-def _divides(model: ModelConfig, degree: int) -> bool:
-    few, many = sorted((model.num_kv_heads, degree))
-    return (
-        degree >= 1
-        and model.num_heads % degree == 0
-        and model.intermediate_size % degree == 0
-        and many % few == 0
-    )
 
 
 def _share(count: int, index: int) -> range:

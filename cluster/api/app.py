@@ -17,7 +17,7 @@ from octavo.cluster.api.answers import Model, ModelList
 from octavo.cluster.api.chat import ChatCall, chat_call
 from octavo.cluster.api.completions import CompletionCall, completion_call
 from octavo.cluster.api.failures import BodyTooLarge, failure
-from octavo.cluster.api.front import Front, octavo_version
+from octavo.cluster.api.front import Front
 from octavo.cluster.api.fronts import Fronts
 from octavo.cluster.api.guard import Guard
 from octavo.cluster.api.metrics import CONTENT_TYPE, render_metrics
@@ -32,6 +32,7 @@ from octavo.cluster.api.settings import FrontSettings, RequestLimits
 from octavo.cluster.api.streaming import EventStream, failure_response, json_response, unless_gone
 from octavo.cluster.api.tokenize_routes import detokenize_answer, tokenize_answer
 from octavo.cluster.api.validate import parse
+from octavo.cluster.api.version import octavo_version
 from octavo.cluster.client import EngineClient
 from octavo.cluster.text.tokens import Tokenizer
 

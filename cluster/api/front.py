@@ -9,22 +9,15 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from uuid import uuid4
 
 from octavo.cluster.api.failures import Unauthorized, UnknownModel
 from octavo.cluster.api.settings import FrontSettings
 from octavo.cluster.api.validate import Window
+from octavo.cluster.api.version import octavo_version
 from octavo.cluster.client import EngineClient
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.sampling import mix_seed
-
-
-def octavo_version() -> str:
-    try:
-        return version("octavo")
-    except PackageNotFoundError:  # run from a checkout that was never installed
-        return "0+unknown"
 
 
 class Seeds:

@@ -21,9 +21,9 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
-from octavo.cluster.api.front import Front, octavo_version
 from octavo.cluster.api.server import HttpServer
 from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.version import octavo_version
 from octavo.cluster.arguments import DRAIN_SECONDS, INGRESS
 from octavo.cluster.autoscaling import Autoscaling
 from octavo.cluster.config import EngineConfig
@@ -42,7 +42,6 @@ from octavo.cluster.distributed.serve_policy import serve_autoscaling
 from octavo.cluster.distributed.versions import with_version
 from octavo.cluster.distributed.wire import decode_error, encode_error
 from octavo.cluster.failover import Failover
-from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 
 HEALTH_SECONDS = 2.0
@@ -151,7 +150,10 @@ class Ingress:
         models: Sequence[tuple[Callable[[], FrontSettings], DeploymentHandle[Any]]],
         listen: tuple[str, int] | None,
     ) -> None:
+        # What only a front needs takes a second to import, which a replica need not wait for.
         from octavo.cluster.api.app import create_shared_app
+        from octavo.cluster.api.front import Front
+        from octavo.cluster.text.tokens import Tokenizer
 
         node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._clients: list[RemoteClient] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -42,6 +44,16 @@ def test_ranks_share_the_cores_of_their_machine(tiny_model: TinyModel) -> None:
     assert plan_replica(model(model=path), neighbours=1).config.threads == cores
     assert plan_replica(model(model=path), neighbours=10 * cores).config.threads == 1
     assert plan_replica(model(model=path, num_threads=7), neighbours=10).config.threads == 7
+
+
+def test_a_replica_comes_up_without_torch_and_transformers() -> None:
+    """They take seconds to import, in which its requests wait for it."""
+    code = (
+        "import sys, octavo.cluster.distributed.application;"
+        "print({'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_an_ingress_takes_keys_from_where_it_runs(

@@ -51,6 +51,16 @@ class Cluster:
             self.end()
             raise AssertionError("Ray did not start")
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a caller of the dashboard shows."""
+        return {"Authorization": f"Bearer {self._environment['RAY_AUTH_TOKEN']}"}
+
+    def family(self) -> list[psutil.Process]:
+        """All processes of it, now."""
+        root = psutil.Process(self._process.pid)
+        return [root, *root.children(recursive=True)]
+
     def octavo(self, *arguments: str, token: bool = True) -> subprocess.CompletedProcess[str]:
         """`octavo …`, run to its end."""
         command = [sys.executable, "-m", "octavo.cluster.cli.main", *arguments]
@@ -67,14 +77,14 @@ class Cluster:
         family = [psutil.Process(self._process.pid)]
         with contextlib.suppress(psutil.NoSuchProcess):
             family += family[0].children(recursive=True)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()  # the end of its input is the end of it
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()  # the end of its input is the end of it
         _, alive = psutil.wait_procs(family, timeout=10)
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
+        self._process.stdout.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, command: list[str], token: bool) -> subprocess.CompletedProcess[str]:

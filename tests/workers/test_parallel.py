@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.degree import check_degree
 from octavo.workers.model_config import ModelConfig
-from octavo.workers.parallel import Shard, check_degree
+from octavo.workers.parallel import Shard
 
 SMOL = ModelConfig(
     path="/models/SmolLM2-135M-Instruct",
