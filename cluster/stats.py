@@ -65,6 +65,8 @@ class Measured(msgspec.Struct):
     admission_rejections: int = 0
     requests_resumed: int = 0  # that another engine had taken before
     peak_blocks_used: int = 0
+    prefix_hits_expected: int = 0  # prompt tokens that the router counted on
+    routed: dict[str, int] = {}  # requests by the router's reason, `octavo.cluster.routing`
     finished: dict[str, int] = {}  # by finish reason
     time_to_first_token: Histogram = msgspec.field(default_factory=_latency)
     inter_token_latency: Histogram = msgspec.field(default_factory=_latency)
@@ -102,6 +104,7 @@ class EngineStats(msgspec.Struct):
     host_blocks_used: int = 0
     host_blocks_cached: int = 0
     host_blocks_total: int = 0
+    backlog_tokens: int = 0  # to be computed of requests that wait for their first token
 
     @property
     def kv_cache_usage(self) -> float:

@@ -39,6 +39,7 @@ from octavo.cluster.distributed.remote import RemoteClient
 from octavo.cluster.distributed.router import ROUTER
 from octavo.cluster.distributed.wire import decode_error, encode_error
 from octavo.cluster.failover import Failover
+from octavo.cluster.routing.route import Route
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 
@@ -70,9 +71,9 @@ class Replica:
             raise error
         self._mourner = asyncio.create_task(self._end_with_engine())
 
-    async def generate(self, request: bytes, reply_to: str, avoided: list[str]) -> bytes:
-        """See `SchedulerActor.generate`. Ends when the request does. The router reads `avoided`."""
-        call = self._scheduler.generate.remote(request, reply_to)
+    async def generate(self, request: bytes, reply_to: str, route: Route) -> bytes:
+        """See `SchedulerActor.generate`. Ends when the request does. The router obeys `route`."""
+        call = self._scheduler.generate.remote(request, reply_to, route.seen_by(self._name))
         try:
             result: bytes = await call
         except asyncio.CancelledError:
@@ -82,9 +83,9 @@ class Replica:
             return encode_error(EngineDead(SCHEDULER_DIED, self._name))
         return result
 
-    async def attach(self, reply_to: str) -> None:
+    async def attach(self, reply_to: str, unknown: list[str]) -> None:
         """See `SchedulerActor.attach`."""
-        await self._scheduler.attach.remote(reply_to)
+        await self._scheduler.attach.remote(reply_to, unknown)
 
     async def abort(self, samples: list[tuple[str, int]]) -> None:
         """See `SchedulerActor.abort`."""
