@@ -108,8 +108,9 @@ def test_sessions_of_a_dead_replica_move_and_a_later_one_gets_its_share(server, 
     calls = {str(n): {"prompt": each, "temperature": 0} for n, each in enumerate(sessions)}
     undisturbed = dict(Asking(client, "undisturbed", calls).answers(60))
     names = set(server.gauge(RUNNING))
+    victim = server.actors("SchedulerActor")[0]  # found beforehand: that takes time
     asking = Asking(client, "moved", calls)
-    os.kill(server.actors("SchedulerActor")[0].pid, signal.SIGKILL)
+    os.kill(victim.pid, signal.SIGKILL)
     for name, answer in asking.answers(60):
         assert_same(answer, undisturbed[name], name)
     wait_for(lambda: sum(server.gauge(RESUMED).values()), REPORT_SECONDS, "moved streams")
