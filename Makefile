@@ -98,6 +98,7 @@ bench: install
 	$(BIN)/python benchmarks/pressure.py
 	$(BIN)/python benchmarks/allocation.py
 	$(BIN)/python benchmarks/failover.py
+	$(BIN)/python benchmarks/routing.py --cost
 
 bench-peers: install
 	cd benchmarks && ../$(BIN)/python -m peers $(ARGS)

@@ -65,6 +65,8 @@ class Measured(msgspec.Struct):
     admission_rejections: int = 0
     requests_resumed: int = 0  # that another engine had taken before
     peak_blocks_used: int = 0
+    prefix_hits_expected: int = 0  # prompt tokens that the router counted on
+    routed: dict[str, int] = {}  # requests by the router's reason, `octavo.cluster.routing`
     finished: dict[str, int] = {}  # by finish reason
     time_to_first_token: Histogram = msgspec.field(default_factory=_latency)
     inter_token_latency: Histogram = msgspec.field(default_factory=_latency)
@@ -105,6 +107,7 @@ class EngineStats(msgspec.Struct):
     blocks_queued: int = 0  # that waiting requests need to be admitted
     recent_ttft: float = 0.0  # seconds, see `FirstTokens.lately`
     recent_requests: int = 0  # that it speaks of
+    backlog_tokens: int = 0  # to be computed of requests that wait for their first token
 
     @property
     def kv_cache_usage(self) -> float:

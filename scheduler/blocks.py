@@ -7,7 +7,7 @@ operations are O(1). The pool knows no sequences and no tokens; content has a na
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 
 NULL_BLOCK = 0
 
@@ -35,6 +35,12 @@ class BlockPool:
         self._previous.extend(range(num_blocks - 1))
         self.names: list[bytes | None] = [None] * num_blocks
         self._index: dict[bytes, int] = {}
+        self.changed: set[bytes] | None = None  # names that came or went, where somebody asks
+
+    @property
+    def findable(self) -> KeysView[bytes]:
+        """Names of all content that is there."""
+        return self._index.keys()
 
     @property
     def used(self) -> int:
@@ -80,6 +86,8 @@ class BlockPool:
         assert self.names[block] is None
         self._index[name] = block
         self.names[block] = name
+        if self.changed is not None:
+            self.changed.add(name)
         return True
 
     def reset(self) -> None:
@@ -108,6 +116,8 @@ class BlockPool:
         assert name is not None
         del self._index[name]
         self.names[block] = None
+        if self.changed is not None:
+            self.changed.add(name)
 
     def _unlink(self, block: int) -> None:
         before, after = self._previous[block], self._next[block]

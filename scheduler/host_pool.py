@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
+from collections.abc import KeysView
 
 
 class HostPool:
@@ -25,6 +26,12 @@ class HostPool:
         self._resting: dict[int, None] = {}
         self.names: list[bytes | None] = [None] * total
         self._index: dict[bytes, int] = {}
+        self.changed: set[bytes] | None = None  # names that came or went, where somebody asks
+
+    @property
+    def findable(self) -> KeysView[bytes]:
+        """Names of all content that is there."""
+        return self._index.keys()
 
     @property
     def cached(self) -> int:
@@ -66,6 +73,8 @@ class HostPool:
         if name not in self._index:
             self._index[name] = block
             self.names[block] = name
+            if self.changed is not None:
+                self.changed.add(name)
 
     def pin(self, block: int) -> None:
         if self.pins[block] == 0:
@@ -97,6 +106,8 @@ class HostPool:
         if name is not None:
             del self._index[name]
             self.names[block] = None
+            if self.changed is not None:
+                self.changed.add(name)
             if block in self._kept:
                 del self._kept[block]
                 self._free.append(block)

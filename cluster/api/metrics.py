@@ -18,6 +18,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
+from octavo.cluster.routing.route import ELSEWHERE
+from octavo.cluster.routing.routing import Reason
 from octavo.cluster.stats import EngineStats, Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -45,6 +47,10 @@ _GAUGES: dict[str, tuple[Callable[[EngineStats], float], str]] = {
         lambda each: each.host_blocks_used / max(1, each.host_blocks_total),
         "Share of the host tier's blocks that preempted requests hold, 0 to 1.",
     ),
+    "octavo:backlog_tokens": (
+        lambda each: each.backlog_tokens,
+        "Prompt tokens that are expected to be computed for requests without a first token.",
+    ),
     "octavo:host_blocks_cached": (
         lambda each: each.host_blocks_cached,
         "Host blocks whose content can be found and that may be taken.",
@@ -71,6 +77,10 @@ _COUNTERS = {
         "Preemptions that recomputed although a swap was wanted: no room on the host.",
     ),
     "octavo:host_prefix_hits": ("host_prefix_hits", "Prompt tokens found on the host alone."),
+    "octavo:prefix_hits_expected": (
+        "prefix_hits_expected",
+        "Prompt tokens that the router expected in the cache of the replica that it chose.",
+    ),
 }
 # Counters with one more label: its name, then the field that counts for each of its values.
 _LABELLED = {
@@ -133,6 +143,7 @@ class _Snapshots(Collector):
                 counter.add_metric([model, each.replica], getattr(each.measured, field))
             yield counter
         yield from self._labelled()
+        yield self._routed()
         yield self._finished()
         for name, (field, text) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(name, text, labels=_LABELS)
@@ -150,6 +161,19 @@ class _Snapshots(Collector):
                     labels = [model, each.replica, value]
                     counter.add_metric(labels, getattr(each.measured, field))
             yield counter
+
+    def _routed(self) -> Metric:
+        counter = CounterMetricFamily(
+            "octavo:requests_routed",
+            "Requests by the reason for which the router chose this replica.",
+            labels=(*_LABELS, "reason"),
+        )
+        for model, each in self._named:
+            for reason in sorted({*Reason, ELSEWHERE, *each.measured.routed}):
+                counter.add_metric(
+                    [model, each.replica, reason], each.measured.routed.get(reason, 0)
+                )
+        return counter
 
     def _finished(self) -> Metric:
         counter = CounterMetricFamily(

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,9 @@ from octavo.cluster.distributed.ray_workers import RayWorkers
 from octavo.cluster.distributed.replies import Replies
 from octavo.cluster.distributed.wire import decode_request, encode_error
 from octavo.cluster.engine import Engine
+from octavo.cluster.routing.route import Route, tokens_of
 from octavo.cluster.stats import EngineStats
+from octavo.scheduler.digest import Publisher
 from octavo.scheduler.errors import EngineDead, OctavoError
 from octavo.scheduler.scheduler import Scheduler
 from octavo.workers.actor import Build
@@ -70,6 +73,9 @@ class SchedulerActor:
         self._workers: RayWorkers | None = None
         self._engine: Engine | None = None
         self._replies: Replies | None = None
+        self._publisher: Publisher | None = None
+        self._routed: Counter[str] = Counter()
+        self._hits_expected = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self._dead = asyncio.Event()
 
@@ -95,13 +101,16 @@ class SchedulerActor:
             scheduler, self._workers, replies.emit, clock=time.monotonic, begin=replies.begin
         )
         self._replies = replies
+        if scheduler.config.enable_prefix_caching:
+            self._publisher = Publisher(scheduler.cache, scheduler.config.revision)
         calm_collector()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._report())]
         return DONE
 
-    async def generate(self, raw: bytes, reply_to: str) -> bytes:
+    async def generate(self, raw: bytes, reply_to: str, route: Route) -> bytes:
         """Serves one encoded request, its events going to the mailbox `reply_to`. Returns when the
-        last one was sent, `DONE` or an encoded error; being cancelled aborts the request."""
+        last one was sent, `DONE` or an encoded error; being cancelled aborts the request. `route`
+        is how it came here."""
         engine, replies = self._started
         if (fault := self._fault()) is not None:
             return encode_error(EngineDead(fault, self._replica))
@@ -110,7 +119,9 @@ class SchedulerActor:
             engine.add(msgspec.structs.replace(request, arrived=time.monotonic()))
         except OctavoError as error:
             return encode_error(error)
-        ended = replies.open(request, reply_to)
+        self._routed[route.reason] += 1
+        self._hits_expected += route.cached
+        ended = replies.open(request, reply_to, tokens_of(request) - route.cached)
         try:
             await ended.wait()
         except asyncio.CancelledError:
@@ -129,10 +140,11 @@ class SchedulerActor:
             engine.abort(request_id, index)
             replies.give_up(request_id, index)
 
-    async def attach(self, reply_to: str) -> None:
-        """An ingress listens at `reply_to`; to be repeated within its lease."""
+    async def attach(self, reply_to: str, unknown: list[str]) -> None:
+        """An ingress listens at `reply_to`; to be repeated within its lease. Of the
+        replicas in `unknown` it does not know what they hold."""
         _, replies = self._started
-        replies.attach(reply_to)
+        replies.attach(reply_to, self._replica not in unknown)
 
     async def reset_prefix_cache(self) -> None:
         """See `Engine.reset_prefix_cache`."""
@@ -203,10 +215,15 @@ class SchedulerActor:
     def _stats(self) -> EngineStats:
         stats = self._started[0].stats(self._replica)
         stats.fault = self._fault()
+        stats.backlog_tokens = self._started[1].backlog
+        stats.measured.routed = dict(self._routed)
+        stats.measured.prefix_hits_expected = self._hits_expected
         return stats
 
     async def _report(self) -> None:
         _, replies = self._started
         while True:
+            if self._publisher is not None:
+                replies.publish(self._publisher)
             replies.snapshot(self._stats())
             await asyncio.sleep(SNAPSHOT_SECONDS)

@@ -27,6 +27,7 @@ from octavo.cluster.distributed.mailbox import Inbox
 from octavo.cluster.distributed.rollcall import RollCall
 from octavo.cluster.distributed.wire import (
     Begun,
+    Held,
     Message,
     Snapshot,
     Taken,
@@ -35,6 +36,9 @@ from octavo.cluster.distributed.wire import (
     decode_message,
     encode,
 )
+from octavo.cluster.routing.names import names_of
+from octavo.cluster.routing.route import Route, tokens_of
+from octavo.cluster.routing.routing import Routing
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.errors import EngineDead, OctavoError, QueueFull, RequestFailed
@@ -54,10 +58,11 @@ NO_REPLICA = "no replica is up"
 
 @dataclass(slots=True)
 class _Submitted:
-    """A live request: when it was sent, the replica that said that it has taken it, whether it said
-    that it runs it, and whether it was lost since."""
+    """A live request: when it was sent, the replica that it was meant for, the one that said that
+    it has taken it, whether it said that it runs it, and whether it was lost since."""
 
     at: float
+    chosen: str = ""
     replica: str = ""
     begun: bool = False
     lost: bool = False
@@ -76,6 +81,7 @@ class RemoteClient:
         self._inbox = Inbox(node)
         self._streams = Streams()
         self._roll = RollCall()
+        self._routing = Routing()
         self._live: dict[str, _Submitted] = {}
         self._given_up: list[tuple[str, int]] = []
         self._gave_up = asyncio.Event()
@@ -100,9 +106,9 @@ class RemoteClient:
         """See `EngineClient.generate`."""
         self._streams.open(request)
         now = time.monotonic()
-        submitted = self._live[request.id] = _Submitted(now)
-        avoided = self._roll.avoided(now)
-        call = self._replicas.generate.remote(encode(request), self._inbox.address, avoided)
+        route = self._route(request, now)
+        submitted = self._live[request.id] = _Submitted(now, route.chosen)
+        call = self._replicas.generate.remote(encode(request), self._inbox.address, route)
         watch = asyncio.create_task(self._watch(request.id, call, submitted))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
@@ -113,6 +119,7 @@ class RemoteClient:
             raise EngineDead(error.message, submitted.blamed) from error
         finally:
             del self._live[request.id]
+            self._routing.ended(request.id)
             if not self._streams.close(request.id):  # nobody wants the rest
                 call.cancel()  # type: ignore[no-untyped-call]
 
@@ -147,6 +154,12 @@ class RemoteClient:
     async def debug_blocks(self) -> list[bytes]:
         """See `EngineClient.debug_blocks`."""
         return await self._ask_all("debug_blocks")
+
+    def _route(self, request: Request, now: float) -> Route:
+        able = [each.replica for each in self._roll.stats(now)]
+        decision = self._routing.route(request.id, tokens_of(request), names_of(request), able)
+        avoided = tuple(self._roll.avoided(now))
+        return Route(avoided, decision.replica, decision.cached, decision.reason)
 
     async def _ask_all(self, method: str) -> list[Any]:
         """Every replica's answer. Raises `EngineDead` where one is missing."""
@@ -187,6 +200,8 @@ class RemoteClient:
         elif isinstance(error, EngineDead) and error.replica:
             self._roll.bury(error.replica, error.message, time.monotonic())
             self._lose_all_on(error.replica, error.message)
+        elif isinstance(error, EngineDead | QueueFull):
+            self._routing.suspect(submitted.replica or submitted.chosen)
         self._streams.fail(request_id, error)
 
     async def _listen(self) -> None:
@@ -203,16 +218,25 @@ class RemoteClient:
             case Taken(replica, request_id):
                 if (submitted := self._live.get(request_id)) is not None:
                     submitted.replica = replica
+                    self._routing.taken(request_id, replica)
             case Begun(request_ids):
                 for request_id in request_ids:
                     if (submitted := self._live.get(request_id)) is not None:
                         submitted.begun = True
             case Snapshot(stats):
-                if not self._roll.hear(stats, time.monotonic()):
+                now = time.monotonic()
+                if not self._roll.hear(stats, now):
                     self._lose_all_on(stats.replica, stats.fault or "")
+                elif not self._roll.is_buried(stats.replica):
+                    requests = stats.running + stats.waiting
+                    self._routing.hear(stats.replica, stats.backlog_tokens, requests, now)
+            case Held(replica, digest):
+                if not self._roll.is_buried(replica):
+                    self._routing.learn(replica, digest)
 
     def _lose_all_on(self, replica: str, reason: str) -> None:
-        """Ends the requests that a replica has taken."""
+        """Ends the requests that a replica has taken, and gives it no more."""
+        self._routing.forget(replica)
         for request_id, submitted in self._live.items():
             if submitted.replica == replica:
                 self._lose(request_id, submitted, reason)
@@ -239,12 +263,13 @@ class RemoteClient:
                 self._lose_all_on(replica, f"nothing is heard of replica {replica}")
             for request_id, submitted in self._live.items():
                 if not submitted.replica and now - submitted.at > UNTAKEN_SECONDS:
+                    self._routing.suspect(submitted.chosen)
                     self._lose(request_id, submitted, "no replica took the request")
 
     async def _rouse(self) -> None:
         """Has a call wait at Serve for a while: that starts a replica where there is none left, and
         keeps it from being given up."""
-        call = self._replicas.rouse.remote(self._roll.avoided(time.monotonic()))
+        call = self._replicas.rouse.remote(Route(tuple(self._roll.avoided(time.monotonic()))))
         try:
             async with asyncio.timeout(ROUSE_SECONDS):
                 await call
@@ -257,7 +282,8 @@ class RemoteClient:
         """New replicas must learn of this ingress, and the old ones that it still lives."""
         while True:
             try:
-                response = self._replicas.broadcast("attach", self._inbox.address)
+                unknown = self._routing.unknown()
+                response = self._replicas.broadcast("attach", self._inbox.address, unknown)
                 await response.results_async(timeout_s=ATTACH_SECONDS, return_exceptions=True)
             except Exception as error:  # whatever it is, the next attempt may do
                 logger.info("no replica was reached: %s: %s", type(error).__name__, error)

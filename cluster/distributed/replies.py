@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from octavo.cluster.distributed.mailbox import Outbox
 from octavo.cluster.distributed.wire import (
     Begun,
+    Held,
     Message,
     Snapshot,
     Taken,
@@ -20,6 +21,7 @@ from octavo.cluster.distributed.wire import (
     encode,
 )
 from octavo.cluster.stats import EngineStats
+from octavo.scheduler.digest import Publisher
 from octavo.scheduler.request import Finish, Request, TokenEvent
 
 LEASE_SECONDS = 30.0
@@ -27,19 +29,23 @@ LEASE_SECONDS = 30.0
 
 @dataclass(slots=True)
 class _Reader:
-    """One ingress, and until when it is believed to be there."""
+    """One ingress, until when it is believed to be there, and whether it has been told all that the
+    cache holds."""
 
     outbox: Outbox
     until: float
+    informed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Open:
-    """A request under way; `ended` is set when none of its samples is live any more."""
+    """A request under way; `ended` is set when none of its samples is live any more. `work` are the
+    tokens to be computed before its first event."""
 
     address: str
     live: set[int]
     ended: asyncio.Event
+    work: int
 
     def end(self, index: int) -> None:
         """One sample has ended."""
@@ -60,22 +66,27 @@ class Replies:
         self._now = now
         self._readers: dict[str, _Reader] = {}
         self._open: dict[str, _Open] = {}
+        self.backlog = 0  # tokens to be computed of requests that have had no event yet
 
-    def attach(self, address: str) -> None:
-        """An ingress is there: it gets snapshots, and tokens of what it asks for."""
+    def attach(self, address: str, informed: bool = True) -> None:
+        """An ingress is there: it gets snapshots, and tokens of what it asks for. One that is not
+        `informed` will be told anew all that the cache holds."""
         until = self._now() + LEASE_SECONDS
         if (reader := self._readers.get(address)) is not None:
             reader.until = until
+            reader.informed &= informed
         else:
             self._readers[address] = _Reader(Outbox(address), until)
 
-    def open(self, request: Request, address: str) -> asyncio.Event:
+    def open(self, request: Request, address: str, work: int = 0) -> asyncio.Event:
         """Events of this request go to `address` from now on, where it is known first that the
-        request was taken; the returned event is set with the last one of its last sample."""
+        request was taken; the returned event is set with the last one of its last sample. It is
+        expected that `work` tokens have to be computed before its first event."""
         self.attach(address)
         self._send(address, Taken(self._replica, request.id))
-        entry = _Open(address, set(request.live_samples), asyncio.Event())
+        entry = _Open(address, set(request.live_samples), asyncio.Event(), work)
         self._open[request.id] = entry
+        self.backlog += work
         return entry.ended
 
     def give_up(self, request_id: str, index: int) -> None:
@@ -84,7 +95,8 @@ class Replies:
             entry.end(index)
 
     def close(self, request_id: str) -> None:
-        self._open.pop(request_id, None)
+        if (entry := self._open.pop(request_id, None)) is not None:
+            self._work_off(entry)
 
     def begin(self, request_ids: list[str]) -> None:
         """These requests are about to run."""
@@ -102,6 +114,7 @@ class Replies:
             entry = self._open.get(event.request_id)
             if entry is None:
                 continue  # cancelled meanwhile
+            self._work_off(entry)
             by_address.setdefault(entry.address, []).append(event)
             if event.finish in (Finish.ABORT, Finish.ERROR):
                 entry.ended.set()
@@ -109,6 +122,20 @@ class Replies:
                 entry.end(event.index)
         for address, part in by_address.items():
             self._send(address, Tokens(part))
+
+    def publish(self, publisher: Publisher) -> None:
+        """Tells every ingress what came and went in the cache, or all of it where that is new."""
+        changes = publisher.changes()
+        told = changes and encode(Held(self._replica, changes))
+        whole = b""
+        for address, reader in list(self._readers.items()):
+            if reader.informed:
+                message = told
+            else:
+                message = whole = whole or encode(Held(self._replica, publisher.whole()))
+                reader.informed = True
+            if message and not reader.outbox.send(message):
+                self._lose(address)
 
     def snapshot(self, stats: EngineStats) -> None:
         """To every ingress; those whose lease ran out are given up."""
@@ -137,5 +164,10 @@ class Replies:
             reader.outbox.close(linger_ms=0)
         for request_id in [key for key, entry in self._open.items() if entry.address == address]:
             entry = self._open.pop(request_id)
+            self._work_off(entry)
             entry.ended.set()
             self._abort(request_id)
+
+    def _work_off(self, entry: _Open) -> None:
+        self.backlog -= entry.work
+        entry.work = 0

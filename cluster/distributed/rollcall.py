@@ -45,6 +45,9 @@ class RollCall:
         self._heard.pop(name, None)
         self._buried[name] = now
 
+    def is_buried(self, name: str) -> bool:
+        return name in self._buried
+
     def stats(self, now: float) -> list[EngineStats]:
         """The latest snapshot of every replica that counts."""
         return [each.stats for each in self._heard.values() if _is_fresh(each, now)]

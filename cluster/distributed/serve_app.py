@@ -42,6 +42,7 @@ from octavo.cluster.distributed.serve_policy import serve_autoscaling
 from octavo.cluster.distributed.versions import with_version
 from octavo.cluster.distributed.wire import decode_error, encode_error
 from octavo.cluster.failover import Failover
+from octavo.cluster.routing.route import Route
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 
 HEALTH_SECONDS = 2.0
@@ -76,9 +77,9 @@ class Replica:
             raise error
         self._mourner = asyncio.create_task(self._end_with_engine())
 
-    async def generate(self, request: bytes, reply_to: str, avoided: list[str]) -> bytes:
-        """See `SchedulerActor.generate`. Ends when the request does. The router reads `avoided`."""
-        call = self._scheduler.generate.remote(request, reply_to)
+    async def generate(self, request: bytes, reply_to: str, route: Route) -> bytes:
+        """See `SchedulerActor.generate`. Ends when the request does. The router obeys `route`."""
+        call = self._scheduler.generate.remote(request, reply_to, route.seen_by(self._name))
         try:
             result: bytes = await call
         except asyncio.CancelledError:
@@ -88,9 +89,9 @@ class Replica:
             return encode_error(EngineDead(SCHEDULER_DIED, self._name))
         return result
 
-    async def attach(self, reply_to: str) -> None:
+    async def attach(self, reply_to: str, unknown: list[str]) -> None:
         """See `SchedulerActor.attach`."""
-        await self._scheduler.attach.remote(reply_to)
+        await self._scheduler.attach.remote(reply_to, unknown)
 
     async def abort(self, samples: list[tuple[str, int]]) -> None:
         """See `SchedulerActor.abort`."""
@@ -105,7 +106,7 @@ class Replica:
         document: bytes = await self._scheduler.debug_blocks.remote()
         return document
 
-    async def rouse(self, avoided: list[str]) -> None:
+    async def rouse(self, route: Route) -> None:
         """Nothing. That it is called makes Serve start a replica where there is none."""
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from octavo.cluster.stats import EngineStats
+from octavo.scheduler.digest import Digest
 from octavo.scheduler.errors import (
     EngineDead,
     InvalidRequest,
@@ -41,6 +42,13 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, tag=3):
     request_ids: list[str]
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """What can be found in a replica's cache."""
+
+    replica: str
+    digest: Digest
+
+
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
     """An error as plain data."""
 
@@ -51,7 +59,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
     replica: str = ""
 
 
-Message = Tokens | Snapshot | Taken | Begun
+Message = Tokens | Snapshot | Taken | Begun | Held
 
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder = msgspec.msgpack.Decoder(Message)

@@ -47,7 +47,7 @@ def scrape(*stats: EngineStats) -> tuple[dict[tuple[str, str, str], float], dict
             labels = dict(sample.labels)
             assert labels.pop("model_name") == "my/model"
             engine = labels.pop("engine")
-            names = ("le", "finished_reason", "mode", "kind")
+            names = ("le", "finished_reason", "mode", "kind", "reason")
             further = next((labels[name] for name in names if name in labels), "")
             values[sample.name, engine, further] = sample.value
     return values, types
@@ -104,6 +104,19 @@ def test_what_moves_between_the_tiers_is_counted_by_kind() -> None:
     assert values["vllm:cpu_cache_usage_perc", "b", ""] == 0, "no host tier"
     assert values["octavo:host_blocks_cached", "a", ""] == 50
     assert types["octavo:blocks_moved"] == "counter"
+
+
+def test_what_the_router_decided_is_counted_where_the_requests_went() -> None:
+    stats = snapshot("a", Measured(routed={"prefix": 5, "elsewhere": 1}, prefix_hits_expected=480))
+    stats.backlog_tokens = 77
+    values, types = scrape(stats, snapshot("b", Measured()))
+    assert values["octavo:requests_routed_total", "a", "prefix"] == 5
+    assert values["octavo:requests_routed_total", "a", "elsewhere"] == 1
+    for reason in ("prefix", "queue", "new", "load", "none", "elsewhere"):
+        assert values["octavo:requests_routed_total", "b", reason] == 0
+    assert values["octavo:prefix_hits_expected_total", "a", ""] == 480
+    assert values["octavo:backlog_tokens", "a", ""] == 77
+    assert types["octavo:requests_routed"] == "counter"
 
 
 def test_histograms_are_cumulative() -> None:

@@ -21,15 +21,19 @@ from octavo.cluster.distributed.mailbox import Outbox
 from octavo.cluster.distributed.remote import RemoteClient
 from octavo.cluster.distributed.wire import (
     Begun,
+    Held,
     Snapshot,
     Taken,
     Tokens,
     encode,
     encode_error,
 )
+from octavo.cluster.routing.route import Route
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.config import Capacity
+from octavo.scheduler.digest import Digest
 from octavo.scheduler.errors import EngineDead, QueueFull, RequestFailed
+from octavo.scheduler.hashing import extend_chain, root_hash
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.sampling import SamplingParams
 
@@ -72,14 +76,18 @@ class Method:
 
 
 class Handle:
-    """A deployment's handle. `attached` counts the rounds of `attach`."""
+    """A deployment's handle. `attached` counts the rounds of `attach`, and `unknown` is of the last
+    one."""
 
     def __init__(self):
         self.generate = Method()
         self.attached = 0
+        self.unknown = None
 
     def broadcast(self, method, *arguments):
-        self.attached += method == "attach"
+        if method == "attach":
+            self.attached += 1
+            _, self.unknown = arguments
         return Call(arguments)
 
 
@@ -109,11 +117,11 @@ class World:
         self.send(*map(snapshot, names))
         await until(lambda: {each.replica for each in self.client.stats()} >= set(names))
 
-    def ask(self, name):
+    def ask(self, name, prompt=(1,)):
         """A task with the tokens of a request."""
 
         async def read():
-            request = Request(name, [1], SamplingParams(seed=0))
+            request = Request(name, list(prompt), SamplingParams(seed=0))
             return [token async for e in self.client.generate(request) for token in e.tokens]
 
         self.readers.append(asyncio.create_task(read()))
@@ -176,7 +184,9 @@ def test_with_a_dead_replica_all_its_requests_end_at_once_and_name_it():
         assert [each.replica for each in world.client.stats()] == ["s"]
         world.ask("d")
         await until(lambda: len(world.handle.generate.calls) == 4)
-        assert world.call(0).arguments[2] == [] and world.call(3).arguments[2] == ["r"]
+        assert world.call(0).arguments[2].avoided == ()
+        last = world.call(3).arguments[2]
+        assert last.avoided == ("r",) and last.chosen == "s"
 
     run(test)
 
@@ -317,5 +327,56 @@ def test_an_ingress_that_was_away_itself_reads_its_mail_first(monkeypatch):
         assert not task.done()
         world.send(Tokens([TokenEvent("a", [5], Finish.STOP)]))
         assert await task == [5]
+
+    run(test)
+
+
+def held(replica, names, number=1, whole=True):
+    return Held(replica, Digest(number, whole, "", 16, 1, b"".join(name[:8] for name in names)))
+
+
+def test_a_request_is_meant_for_the_replica_that_holds_its_prefix():
+    async def test(world):
+        prompt = list(range(40))
+        chain = []
+        extend_chain(chain, root_hash("", "", ""), prompt, 16)
+        world.send(held("r", chain), held("s", []))
+        await world.hear("r", "s")
+        world.ask("a", prompt)
+        await until(lambda: world.handle.generate.calls)
+        assert world.call(0).arguments[2] == Route((), "r", 32, "prefix")
+
+    run(test)
+
+
+def test_a_replica_that_missed_a_digest_is_asked_for_all_of_it(monkeypatch):
+    monkeypatch.setattr(remote, "ATTACH_SECONDS", 0.05)
+
+    async def test(world):
+        world.send(held("r", []))
+        await world.hear("r")
+        await until(lambda: world.handle.unknown == [])
+        world.send(held("r", [], number=3, whole=False))
+        await until(lambda: world.handle.unknown == ["r"])
+
+    run(test)
+
+
+def test_after_a_call_that_failed_the_next_attempt_goes_elsewhere():
+    """It is not certain that the replica is dead: it counts again when it is heard again."""
+
+    async def test(world):
+        await world.hear("r", "s")
+        task = world.ask("a")
+        await until(lambda: world.handle.generate.calls)
+        first = world.call(0).arguments[2].chosen
+        world.call(0).outcome.set_exception(ActorUnavailableError("away", None))
+        await lost(task)
+        for number in range(1, 4):
+            world.ask(f"a~{number}")
+            await until(lambda number=number: len(world.handle.generate.calls) > number)
+            assert world.call(number).arguments[2].chosen not in ("", first)
+        await world.hear(first)
+        await until(lambda: not world.client._routing._replicas[first].suspect)
 
     run(test)

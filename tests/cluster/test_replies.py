@@ -22,7 +22,9 @@ from octavo.cluster.distributed.wire import (
     encode_error,
 )
 from octavo.cluster.stats import EngineStats, Measured
-from octavo.scheduler.config import Capacity
+from octavo.scheduler.allocation import Reservation
+from octavo.scheduler.config import Capacity, SchedulerConfig
+from octavo.scheduler.digest import Publisher
 from octavo.scheduler.errors import (
     EngineDead,
     InvalidRequest,
@@ -30,6 +32,7 @@ from octavo.scheduler.errors import (
     QueueFull,
     RequestFailed,
 )
+from octavo.scheduler.kv_cache import KvCache
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.sampling import SamplingParams
 
@@ -270,3 +273,55 @@ def test_notices_reach_the_terminal_and_cost_nothing_without_one():
         silent.close()
 
     run(test())
+
+
+def test_what_the_cache_holds_is_told_whole_to_the_new_and_in_changes_to_the_others():
+    async def go():
+        async with World() as world:
+            cache = KvCache(Capacity(9, 16), Reservation(SchedulerConfig(max_model_len=64)))
+            publisher = Publisher(cache, "")
+            first, second = (inbox.address for inbox in world.inboxes)
+
+            def hold(name):
+                cache.pool.publish(cache.pool.take(), name * 16)
+
+            hold(b"a")
+            world.replies.attach(first)
+            world.replies.publish(publisher)
+            held = await world.next(0)
+            assert held.replica == "r" and held.digest.whole and held.digest.added == b"a" * 8
+            hold(b"b")
+            world.replies.attach(second)
+            world.replies.publish(publisher)
+            change, whole = (await world.next(0)).digest, (await world.next(1)).digest
+            assert (change.whole, change.added) == (False, b"b" * 8)
+            assert whole.whole and len(whole.added) == 16 and whole.number == change.number
+            world.replies.publish(publisher)  # nothing has changed
+            world.replies.attach(first, informed=False)
+            world.replies.publish(publisher)
+            again = (await world.next(0)).digest
+            assert again.whole and again.number == change.number
+            world.replies.snapshot(stats())
+            assert isinstance(await world.next(1), Snapshot), "and nothing before it"
+
+    run(go())
+
+
+def test_the_backlog_is_what_waits_for_a_first_event():
+    async def go():
+        async with World() as world:
+            address, replies = world.inboxes[0].address, world.replies
+            for name, work in (("a", 100), ("b", 20), ("c", 3)):
+                replies.open(asking(name), address, work)
+            assert replies.backlog == 123
+            replies.emit([TokenEvent("a", [1])])
+            replies.emit([TokenEvent("a", [2], Finish.STOP)])
+            assert replies.backlog == 23
+            replies.close("b")  # it was cancelled
+            replies.close("a")
+            assert replies.backlog == 3
+            world.now = 2 * LEASE_SECONDS
+            replies.snapshot(stats())
+            assert world.aborted == ["c"] and replies.backlog == 0
+
+    run(go())
