@@ -31,7 +31,7 @@ from octavo.workers.actor import Build, Presence, WorkerActor
 from octavo.workers.versions import installed, odd_rank
 
 PROCESS_SECONDS = 120.0
-JOIN_SECONDS = 90.0
+JOIN_SECONDS = 300.0  # the first time on a node its CPU kernels are compiled too
 LOAD_SECONDS = 1800.0
 GREET_SECONDS = 30.0
 STOP_SECONDS = 2.0

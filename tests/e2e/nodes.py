@@ -25,22 +25,16 @@ START_SECONDS = 240  # on a machine that others use too
 
 
 class Node:
-    """One `ray start --block`. `prefix` runs it elsewhere, as in another network namespace."""
+    """One `ray start --block`."""
 
     def __init__(
-        self,
-        address: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        log: str,
-        prefix: Sequence[str] = (),
+        self, address: str, arguments: Sequence[str], environment: Mapping[str, str], log: str
     ) -> None:
         self.address = address
         self._log = log
         with open(log, "w") as sink:
             self._process = subprocess.Popen(
                 [
-                    *prefix,
                     *RAY,
                     "start",
                     "--block",
@@ -53,7 +47,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                env={**environment},
+                env=dict(environment),
                 start_new_session=True,
             )
 
@@ -100,7 +94,7 @@ class Node:
 class Nodes:
     """A cluster. Start its head first, which gives it `address`; `end` leaves nothing."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="octavo-", dir="/tmp")  # Ray's sockets: short paths
         self.environment = {
             **os.environ,
@@ -111,47 +105,25 @@ class Nodes:
             "RAY_health_check_initial_delay_ms": "0",
             "RAY_health_check_period_ms": "1000",  # a node is gone in seconds and not in fifteen
             "RAY_health_check_failure_threshold": "3",
-            **(environment or {}),
         }
         self.nodes: list[Node] = []
 
-    def head(self, address: str, port: int, *arguments: str, prefix: Sequence[str] = ()) -> Node:
+    def head(self, address: str, port: int, *arguments: str) -> Node:
         self.address = f"{address}:{port}"
-        return self._start(
-            address,
-            ["--head", f"--port={port}", f"--temp-dir={self._folder}", *arguments],
-            self.environment,
-            prefix,
-        )
+        own = ("--head", f"--port={port}", f"--temp-dir={self._folder}")
+        return self._start(address, [*own, *arguments])
 
-    def add(
-        self,
-        address: str,
-        *arguments: str,
-        environment: Mapping[str, str] | None = None,
-        prefix: Sequence[str] = (),
-    ) -> Node:
-        return self._start(
-            address,
-            [f"--address={self.address}", *arguments],
-            {**self.environment, **(environment or {})},
-            prefix,
-        )
+    def add(self, address: str, *arguments: str) -> Node:
+        return self._start(address, [f"--address={self.address}", *arguments])
 
     def end(self) -> None:
         for node in reversed(self.nodes):
             node.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _start(
-        self,
-        address: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        prefix: Sequence[str],
-    ) -> Node:
+    def _start(self, address: str, arguments: Sequence[str]) -> Node:
         log = os.path.join(self._folder, f"{address}.log")
-        node = Node(address, arguments, environment, log, prefix)
+        node = Node(address, arguments, self.environment, log)
         self.nodes.append(node)
         # One after another: two at once may take the same name for their sockets.
         wait_for(lambda: node.is_up, START_SECONDS, f"the start of {address}")
