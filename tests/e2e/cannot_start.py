@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import sys
 import tempfile
@@ -91,7 +92,7 @@ def taken_port(left: str, right: str) -> str:
 
 
 def main(address: str, model: str, left: str, right: str) -> None:
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     config = EngineConfig(model, ("tiny",), device="cuda", tensor_parallel_size=2)
     on_gpu = partial(model_member, config.worker_config())
     cases: dict[str, Callable[[], str]] = {
@@ -101,7 +102,7 @@ def main(address: str, model: str, left: str, right: str) -> None:
         "no GPU": partial(sentence, on_gpu, [right, right], "cuda"),
     }
     print(json.dumps({name: say() for name, say in cases.items()}))
-    ray.shutdown()  # type: ignore[no-untyped-call]
+    ray.shutdown()
 
 
 if __name__ == "__main__":
