@@ -49,7 +49,7 @@ def sentence(
         return "it started"
 
     try:
-        return asyncio.run(asyncio.wait_for(start(), 60))
+        return asyncio.run(asyncio.wait_for(start(), 150))
     finally:
         remove_placement_group(group)
 
