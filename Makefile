@@ -31,14 +31,16 @@ define pip_install
 	|| { tail -n 30 $(LOG); echo "pip failed; the whole output is in $(LOG)"; exit 1; }
 endef
 
-.PHONY: help install serve test lint soak bench bench-peers clean
+.PHONY: help install serve test test-ray-up lint wheel soak bench bench-peers clean
 
 help:
 	@echo "make install   make .venv and install Octavo into it (skipped when done)"
 	@echo "make serve     serve a model on http://127.0.0.1:8000, e.g. ARGS='--port 9000'"
 	@echo "make test      lint, types and every test, e.g. ARGS='-k prefix'"
+	@echo "make test-ray-up   'ray up' to 'ray down' on machines made of namespaces (root, minutes)"
 	@echo "make lint      lint and types alone"
 	@echo "make soak      load, kills and scale events for DURATION=600 seconds, e.g. ARGS='--seed 1'"
+	@echo "make wheel     what 'ray up' installs on the nodes, into dist/"
 	@echo "make bench     the benchmarks of benchmarks/RESULTS.md"
 	@echo "make bench-peers   Octavo beside vLLM, llama.cpp and transformers, which it installs (5 GB, an hour)"
 	@echo "make clean     remove what building and testing left (not .venv)"
@@ -73,6 +75,9 @@ serve: install
 test: lint
 	$(BIN)/pytest --durations=10 $(ARGS)
 
+test-ray-up: install
+	$(BIN)/pytest -s tests/ray_up/by_hand.py $(ARGS)
+
 lint: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -80,6 +85,13 @@ lint: install
 
 soak: install
 	$(BIN)/python -m tests.chaos.soak --duration $(DURATION) $(ARGS)
+
+# With the versions that this environment has, so that nodes that come later fit the first ones.
+wheel: install
+	@rm -rf dist
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist > $(LOG) 2>&1 || { tail -n 30 $(LOG); exit 1; }
+	@$(BIN)/python -m pip freeze | sed -nE 's/^(ray|torch|transformers)==([^+]*).*/\1==\2/p' > dist/constraints.txt
+	@ls dist/*
 
 bench: install
 	@printf 'Installing what draws plots '

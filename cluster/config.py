@@ -9,14 +9,23 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from octavo.scheduler.config import Allocation, PreemptionMode, SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import WorkerConfig
 
+PlacementStrategy = Literal["STRICT_PACK", "PACK", "SPREAD"]
+"""How one replica's processes lie on nodes, in Ray's words: on one, on few, on many."""
+
 CPU_STEP_TOKENS = 256
 CUDA_STEP_TOKENS = 2048
+
+_CHOICES = {
+    "preemption_mode": PreemptionMode,
+    "allocation": Allocation,
+    "placement_group_strategy": PlacementStrategy,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,7 @@ class EngineConfig:
     device: str = "cpu"
     tensor_parallel_size: int = 1
     num_replicas: int = 1
+    placement_group_strategy: PlacementStrategy = "STRICT_PACK"
     max_model_len: int | None = None
     block_size: int = 16
     num_gpu_blocks_override: int | None = None
@@ -76,6 +86,12 @@ class EngineConfig:
                 "--gpu-memory-utilization must be above 0 and at most 1, "
                 f"got {self.gpu_memory_utilization}",
             )
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise InvalidRequest(
+                    name,
+                    f"{_flag(name)} must be one of {', '.join(get_args(choices))}, got {value!r}",
+                )
         self._verify_memory()
 
     def _verify_memory(self) -> None:
@@ -84,12 +100,6 @@ class EngineConfig:
                 "swap_space",
                 f"--swap-space must be a number of GiB, 0 or more, got {self.swap_space}",
             )
-        for name, choices in (("preemption_mode", PreemptionMode), ("allocation", Allocation)):
-            if (value := getattr(self, name)) not in get_args(choices):
-                raise InvalidRequest(
-                    name,
-                    f"{_flag(name)} must be one of {', '.join(get_args(choices))}, got {value!r}",
-                )
         for name in ("watermark_low", "watermark_high"):
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise InvalidRequest(

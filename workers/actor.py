@@ -10,14 +10,18 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import ray
 import ray.util
 
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import OutOfStep
 from octavo.workers.channel import Link, WorkerChannel
 from octavo.workers.config import WorkerConfig
+from octavo.workers.interface import interface_of
 from octavo.workers.member import Member
+from octavo.workers.versions import Versions, installed
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +59,17 @@ def null_member(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A rank's process: `node` is Ray's id of its node, which no two nodes share, `address` is the
+    node's IP address, which containers may share."""
+
+    pid: int
+    address: str
+    node: str
+    versions: Versions
+
+
 class WorkerActor:
     """Calls come in this order: hello, (rank 0: rendezvous,) join, load, allocate, run."""
 
@@ -65,9 +80,10 @@ class WorkerActor:
         self._node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._member: Member | None = None
 
-    def hello(self) -> tuple[int, str]:
-        """Process id and node: the process is up."""
-        return os.getpid(), self._node
+    def hello(self) -> Presence:
+        """The process is up."""
+        node = str(ray.get_runtime_context().get_node_id())
+        return Presence(os.getpid(), self._node, node, installed())
 
     def rendezvous(self) -> str:
         """An address on this node where the ranks can meet."""
@@ -77,7 +93,10 @@ class WorkerActor:
             return f"tcp://{self._node}:{probe.getsockname()[1]}"
 
     def join(self, rendezvous: str) -> None:
-        """Meets the other ranks."""
+        """Meets the other ranks. Gloo is reached where Ray reaches this node, unless it was told
+        otherwise."""
+        if (interface := interface_of(self._node)) is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._member = self._build(self._rank, self._size, rendezvous)
 
     def load(self) -> int:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from octavo.scheduler.errors import EngineDead
 from octavo.workers.degree import check_degree
 from octavo.workers.model_config import ModelConfig
 
@@ -30,7 +31,12 @@ class Group:
         cls, init_method: str, rank: int, size: int, device: str, timeout_seconds: float = 60.0
     ) -> Group:
         """Meets the other ranks at `init_method`, such as `tcp://10.0.0.5:29500`. `device` is cpu
-        or cuda. One group a process; `close` ends it."""
+        or cuda. One group a process; `close` ends it. Raises `EngineDead` where there is no GPU."""
+        if device == "cuda" and not torch.cuda.is_available():
+            raise EngineDead(
+                "torch finds no GPU there; see that the node's driver works, and that its torch is "
+                "built for CUDA"
+            )
         if size > 1:
             dist.init_process_group(
                 "nccl" if device == "cuda" else "gloo",

@@ -140,10 +140,17 @@ def _wait(
             return ours
         if time.monotonic() > deadline:
             raise EngineDead(
-                f"not everything is healthy after {timeout:g} s; the cluster goes on trying, and "
-                "`octavo status` says how far it is"
+                f"not everything is healthy after {timeout:g} s{_lacking(ours)}; the cluster goes "
+                "on trying, and `octavo status` says how far it is"
             )
         time.sleep(POLL_SECONDS)
+
+
+def _lacking(applications: list[ApplicationStatus]) -> str:
+    """Which models have too few replicas, and why as far as Serve tells."""
+    few = [m for each in applications for m in each.models if m.running < m.target]
+    told = [f"{m.model} has {m.running} of {m.target} replica(s). {m.reason.text}" for m in few]
+    return f" ({' '.join(told).strip()})" if told else ""
 
 
 def _failed(application: ApplicationStatus, text: str, mistake: bool) -> Exception:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias, get_args
 
 from octavo.cluster.cli.sizes import parse_bytes
+from octavo.cluster.config import PlacementStrategy
 from octavo.scheduler.config import Allocation, PreemptionMode
 from octavo.workers.config import DEVICES, DTYPES, QUANTIZATIONS
 
@@ -303,6 +304,13 @@ def _machines(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="copies of the model, each with its own ranks and cache (default: %(default)s)",
+    )
+    group.add_argument(
+        "--placement-group-strategy",
+        choices=get_args(PlacementStrategy),
+        default="STRICT_PACK",
+        help="where the ranks of one replica may be: STRICT_PACK on one node, PACK on as few as "
+        "possible, SPREAD on as many as possible (default: %(default)s)",
     )
     group.add_argument(
         "--failover-timeout",

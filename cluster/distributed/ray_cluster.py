@@ -91,7 +91,10 @@ class RayCluster:
                     "address",
                     f"cannot join a Ray cluster at {self._address}: {_first_line(error)}",
                 ) from None
-        _check_room(config, ray.cluster_resources())  # type: ignore[no-untyped-call]
+        from octavo.cluster.distributed.placement import check_room
+
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        check_room(config, [node["Resources"] for node in nodes if node["Alive"]])
 
     def family(self) -> list[psutil.Process]:
         """All processes below this one, those seen earlier included."""
@@ -163,17 +166,3 @@ def _needed_cpus(config: EngineConfig) -> int:
 def _logical_cpus(config: EngineConfig) -> int:
     """Ray counts, it does not measure: a small machine may still hold more ranks than cores."""
     return max(len(os.sched_getaffinity(0)), _needed_cpus(config))
-
-
-def _check_room(config: EngineConfig, resources: dict[str, float]) -> None:
-    needs = {"CPU": float(_needed_cpus(config))}
-    if config.device == "cuda":
-        needs["GPU"] = float(config.num_replicas * config.tensor_parallel_size)
-    for name, count in needs.items():
-        if resources.get(name, 0.0) < count:
-            raise InvalidRequest(
-                "tensor_parallel_size",
-                f"{config.num_replicas} replica(s) of {config.tensor_parallel_size} rank(s) need "
-                f"{count:g} {name}s, and the cluster has {resources.get(name, 0.0):g}; lower "
-                "--tensor-parallel-size or --num-replicas",
-            )

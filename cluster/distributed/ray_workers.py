@@ -18,13 +18,20 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
 from octavo.cluster.distributed.channel import BLAME_SECONDS, StepChannel
-from octavo.cluster.distributed.placement import actor_options, rank_resources
+from octavo.cluster.distributed.placement import (
+    actor_options,
+    addresses,
+    bundle_nodes,
+    bundles_of_ranks,
+    rank_resources,
+)
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import EngineDead, OctavoError
-from octavo.workers.actor import Build, WorkerActor
+from octavo.workers.actor import Build, Presence, WorkerActor
+from octavo.workers.versions import installed, odd_rank
 
 PROCESS_SECONDS = 120.0
-JOIN_SECONDS = 90.0
+JOIN_SECONDS = 300.0  # the first time on a node its CPU kernels are compiled too
 LOAD_SECONDS = 1800.0
 GREET_SECONDS = 30.0
 STOP_SECONDS = 2.0
@@ -33,8 +40,8 @@ T = TypeVar("T")
 
 
 class RayWorkers:
-    """`build` makes one rank's worker in its process. With `group`, rank r goes to the group's
-    bundle 1 + r; without, wherever Ray finds room. `on_progress` gets one line a stage."""
+    """`build` makes one rank's worker in its process. With `group`, the ranks go to its bundles
+    from 1 on; without, wherever Ray finds room. `on_progress` gets one line a stage."""
 
     def __init__(
         self,
@@ -50,9 +57,11 @@ class RayWorkers:
         self._device = device
         self._group = group
         self._say = on_progress
-        self._node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._node = str(ray.get_runtime_context().get_node_id())
         self._actors: list[Any] = []
-        self._places: list[tuple[int, str]] = []
+        self._expected: list[str] = []  # the address of each rank's node, if known beforehand
+        self._present: list[Presence] = []
         self._channel: StepChannel | None = None
         self._fault: str | None = None
         self._watchers: list[asyncio.Task[None]] = []
@@ -69,12 +78,18 @@ class RayWorkers:
 
     async def _start(self) -> Capacity:
         actor = ray.remote(WorkerActor)
-        for rank in range(self._size):
-            options = actor_options(rank_resources(self._device), self._group, 1 + rank)
+        bundles = await asyncio.to_thread(self._arrange)
+        for rank, bundle in enumerate(bundles):
+            options = actor_options(rank_resources(self._device), self._group, bundle)
             self._actors.append(actor.options(**options).remote(self._build, rank, self._size))
-        self._places = await self._all(
+        self._present = await self._all(
             "start", [actor.hello.remote() for actor in self._actors], PROCESS_SECONDS
         )
+        if odd := odd_rank(installed(), [each.versions for each in self._present]):
+            rank, words = odd
+            raise EngineDead(
+                f"{self._place(rank)} {words}; install the same on every node of the cluster"
+            )
         meeting = await self._actors[0].rendezvous.remote()
         await self._all(
             f"meet the others at {meeting}",
@@ -91,7 +106,7 @@ class RayWorkers:
             [actor.allocate.remote(num_blocks) for actor in self._actors],
             LOAD_SECONDS,
         )
-        self._channel = StepChannel(self._node, self._size)
+        self._channel = StepChannel(self._address, self._size)
         self._loops = [actor.run.remote(self._channel.link) for actor in self._actors]
         self._watchers = [
             asyncio.create_task(self._watch(rank, loop)) for rank, loop in enumerate(self._loops)
@@ -129,11 +144,21 @@ class RayWorkers:
                 )
         for actor in self._actors:
             ray.kill(actor, no_restart=True)
-        for pid, node in self._places:
-            if node == self._node:
+        for each in self._present:
+            if each.node == self._node:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-        self._actors, self._places, self._channel = [], [], None
+                    os.kill(each.pid, signal.SIGKILL)
+        self._actors, self._present, self._channel = [], [], None
+
+    def _arrange(self) -> list[int]:
+        """The bundle of each rank."""
+        if self._group is None:
+            return list(range(1, 1 + self._size))
+        nodes = bundle_nodes(self._group)
+        known = addresses()
+        bundles = bundles_of_ranks(nodes)
+        self._expected = [known.get(nodes[bundle], "a node that is gone") for bundle in bundles]
+        return bundles
 
     async def _watch(self, rank: int, loop: Any) -> None:
         assert self._channel is not None
@@ -174,18 +199,19 @@ class RayWorkers:
                 f"{self._place(rank)} died before it could {stage}: {_cause_of_death(error)}"
             )
         cause = error.cause if isinstance(error, RayTaskError) else error
-        if isinstance(cause, OctavoError):
+        if isinstance(cause, OctavoError) and not isinstance(cause, EngineDead):
             return cause
         lines = str(cause).strip().splitlines() or ["no message"]
-        return EngineDead(
-            f"{self._place(rank)} could not {stage}: {type(cause).__name__}: {lines[0]}"
-        )
+        kind = "" if isinstance(cause, EngineDead) else f"{type(cause).__name__}: "
+        return EngineDead(f"{self._place(rank)} could not {stage}: {kind}{lines[0]}")
 
     def _place(self, rank: int) -> str:
-        if rank >= len(self._places):
-            return f"rank {rank}"
-        pid, node = self._places[rank]
-        return f"rank {rank} (pid {pid} on {node})"
+        if rank < len(self._present):
+            each = self._present[rank]
+            return f"rank {rank} (pid {each.pid} on {each.address})"
+        if rank < len(self._expected):
+            return f"rank {rank} (on {self._expected[rank]})"
+        return f"rank {rank}"
 
 
 async def _result(call: Any) -> Any:

@@ -32,7 +32,6 @@ from octavo.cluster.distributed.notices import Notices
 from octavo.cluster.distributed.placement import (
     REPLICA_CPUS,
     SCHEDULER_CPUS,
-    STRATEGY,
     actor_options,
     bundles,
 )
@@ -242,7 +241,7 @@ def _replicas(model: ServedModel, logs: LoggingConfig) -> Application:
         max_queued_requests=100,
         ray_actor_options={"num_cpus": REPLICA_CPUS},
         placement_group_bundles=bundles(config, model.resources),
-        placement_group_strategy=STRATEGY,
+        placement_group_strategy=config.placement_group_strategy,
         request_router_config=RequestRouterConfig(request_router_class=ROUTER),  # type: ignore[arg-type]
         health_check_period_s=HEALTH_SECONDS,
         health_check_timeout_s=2 * HEALTH_TIMEOUT_SECONDS,

@@ -124,6 +124,7 @@ def test_several_models_each_have_their_own_settings():
         ({"block_size": 12}, "args.models[0]: block_size must be a power of two, got 12"),
         ({"num_replicas": 0}, "num_replicas must be at least 1, got 0"),
         ({"preemption_mode": "never"}, "got 'never'; choose auto, recompute, swap"),
+        ({"placement_group_strategy": "pack"}, "got 'pack'; choose STRICT_PACK, PACK, SPREAD"),
         ({"quantization": "int3"}, "got 'int3'; choose int8"),
         ({"dtype": "int3"}, "choose auto, float32, bfloat16, float16"),
         ({"kv_cache_memory_bytes": "lots"}, "'lots' is not a size; write for example 2GiB"),

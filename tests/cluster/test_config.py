@@ -32,6 +32,7 @@ def config(**changes):
         ("swap_space", -1.0, "--swap-space"),
         ("swap_space", math.inf, "--swap-space"),
         ("preemption_mode", "sometimes", "--preemption-mode"),
+        ("placement_group_strategy", "STRICT", "--placement-group-strategy"),
         ("allocation", "none", "--allocation"),
         ("watermark_low", -0.1, "--watermark-low"),
         ("watermark_low", 0.5, "--watermark-low"),

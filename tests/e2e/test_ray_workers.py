@@ -77,7 +77,7 @@ def test_plans_are_executed_and_nothing_is_left(group):
         workers = group(build)
         capacity = await workers.start()
         assert capacity == Capacity(64, 16, 8, 64), "the smallest rank decides"
-        pids = [pid for pid, _ in workers._places]
+        pids = [each.pid for each in workers._present]
         assert decode_result(await workers.execute(EMPTY)).step == 0
         await workers.stop()
         await workers.stop()
@@ -170,7 +170,7 @@ def test_a_rank_that_dies_while_idle_is_noticed_at_once(group):
     async def test():
         workers = group(by_value(null))
         await workers.start()
-        pid, _ = workers._places[1]
+        pid = workers._present[1].pid
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
         reason = await workers.died()
