@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 
-def provide(machine) -> None:
+def provide(machine):
     """Makes an environment there that has all that Octavo needs, but not Octavo: this one's, to
     read. So nothing is fetched, and pip has Octavo's wheel to install and no more."""
     base = Path(sys.base_prefix) / "bin" / "python3"
