@@ -144,4 +144,5 @@ def test_a_client_that_leaves_while_its_request_is_moved_frees_everything(server
         for victim in server.actors(VICTIMS["scheduler"]):
             os.kill(victim.pid, signal.SIGKILL)
     wait_for(lambda: replaced(server, before, 2), BACK_SECONDS, "two new, idle replicas")
+    wait_for(lambda: server.gauge(RESUMED), 10, "a report of both")
     assert set(server.gauge(RESUMED).values()) == {0.0}
