@@ -13,24 +13,24 @@ from octavo.kernels.cpu import CpuKernels, has_tiles
 from octavo.kernels.reference import ReferenceKernels
 from octavo.kernels.torch_ops import TorchKernels
 
-AMX_ROWS = 8
+UNTILED_AMX_ROWS = 8
 NAMES = ("auto", "native", "torch", "reference")
 
 
 def torch_above(tiles: bool) -> dict[torch.dtype, int]:
     """Above how many rows torch's matrix products are faster than the native ones here.
 
-    With AVX2, AVX-512, AVX512-BF16 and the tiles of AMX these were measured, and won at any number
-    of rows; torch's own are quicker by themselves at 2,048 rows with AMX, but not in a pass, where
-    its threads take the cores from the kernels' own. With AMX but without `tiles` (a compiler too
-    old for them) torch has the better ones for many rows. Without vectors of eight numbers it is
-    torch's libraries that know a machine, such as one by ARM.
+    With AVX2, AVX-512 and AVX512-BF16 these were measured, and won at any number of rows. So they
+    did with the tiles of AMX up to 512 rows, in a whole pass, where torch's threads take the cores
+    from the kernels' own; at 2,048 rows torch won or lost by the minute. With AMX but without
+    `tiles` (a compiler too old for them) torch has the better ones for many rows. Without vectors
+    of eight numbers it is torch's libraries that know a machine, such as one by ARM.
     """
     if build.processor() not in build.VECTOR_FLAGS:
         return dict.fromkeys(STORAGE, 0)
     if build.processor() != "AMX" or tiles:
         return {}
-    return {torch.bfloat16: AMX_ROWS}
+    return {torch.bfloat16: UNTILED_AMX_ROWS}
 
 
 def select(device: torch.device, name: str = "auto") -> Kernels:
