@@ -55,7 +55,7 @@ class Layout:
         )
         if device.type != "cpu":
             return torch.zeros(shape, dtype=self.dtype, device=device)
-        pages = mmap.mmap(-1, num_blocks * self.block_bytes)
+        pages = mmap.mmap(-1, num_blocks * self.block_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         cache = torch.frombuffer(pages, dtype=self.dtype).view(shape)
         prefer_huge_pages(cache)
         return cache

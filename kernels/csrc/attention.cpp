@@ -9,6 +9,7 @@
 
 #include "cell.h"
 #include "cell_tiles.h"
+#include "few_rows.h"
 #include "items.h"
 #include "octavo.h"
 #include "product.h"
@@ -88,6 +89,9 @@ struct Attention {
 
     const int32_t* table(int64_t row) const { return batch.kv_indices + batch.kv_indptr[row]; }
 
+    // Whether a head has so few rows that vectors stand in for tiles.
+    bool has_few(const Item& item) const { return item.queries * group <= FEW_ROWS; }
+
     int64_t rows_of(const Item& item) const { return item.heads * item.queries * group; }
 
     void load_queries(const Item& item, F* to) const {
@@ -102,6 +106,12 @@ struct Attention {
             }
     }
 
+    // Dimensions d to d + W of a row of sums, in order.
+    vf dimensions(const Item& item, const float* sums, int64_t d) const {
+        if (!tiled) return load(sums + d);
+        return has_few(item) ? merged_dimensions(sums, d) : zipped_dimensions(sums, d);
+    }
+
     void write_output(const Item& item, const State& state) const {
         int64_t token = batch.qo_indptr[item.row] + item.query;
         for (int64_t r = 0; r < rows_of(item); r++) {
@@ -112,7 +122,7 @@ struct Attention {
             vf total = splat(state.weights[r]);
             int64_t d = 0;
             for (; d + W <= dim; d += W)
-                store(to + d, (tiled ? ordered_dimensions(sums, d) : load(sums + d)) / total);
+                store(to + d, dimensions(item, sums, d) / total);
             for (; d < dim; d++) to[d] = from_float<T>(sums[d] / total[0]);
         }
     }
@@ -219,10 +229,27 @@ struct Attention {
         }
     }
 
+    // As those, without tiles.
+    void score_few(const CachedKeys<T>& cached, int64_t count, const F* queries, int64_t rows,
+                   const Buffers& buffers) const {
+        if constexpr (PAIRED<F>)
+            few_rows_product(queries, depth, rows, depth / 16, KeyWords{cached},
+                             divide_up(count, W), buffers.scores, TILE, false);
+    }
+
+    void gather_few(const CachedValues<T>& cached, int64_t count, int64_t rows,
+                    const Buffers& buffers, float* sums) const {
+        if constexpr (PAIRED<F>)
+            few_rows_product(reinterpret_cast<const F*>(buffers.scores), TILE, rows,
+                             divide_up(count, TILE_INPUTS), ValueWords{cached}, width / W, sums,
+                             width, true);
+    }
+
     // One split's state, from nothing. `next` is the item that follows.
     void attend_split(const Item& item, int64_t begin, int64_t end, const Item& next,
                       const Buffers& buffers, const State& state, Tiles& tiles) const {
         const int64_t rows = item.queries * group, start = origin_of(batch, item.row) + item.query;
+        const bool few = tiled && has_few(item);
         std::fill(state.sums, state.sums + rows_of(item) * width, 0.0f);
         std::fill(state.tops, state.tops + rows_of(item), NOTHING);
         std::fill(buffers.weights, buffers.weights + rows_of(item), vf{});
@@ -244,7 +271,9 @@ struct Attention {
                 int64_t first = h * rows + unseeing, past = (h + 1) * rows;
                 const int64_t whole = in_tiles(item, past - first);
                 const F* queries = buffers.queries + first * depth;
-                if (tiled)
+                if (few)
+                    score_few(tile->keys, count, queries, past - first, buffers);
+                else if (tiled)
                     score_tiled(tile->keys, count, queries, whole, buffers, tiles);
                 else if (cells.block_size < W)
                     score_narrow(item, item.head + h, at, count, queries, past - first, buffers);
@@ -254,7 +283,10 @@ struct Attention {
                     softmax<F>(buffers.scores + (r - first) * TILE, scale,
                                start + place / group + 1 - at, state.tops[r], buffers.weights[r],
                                state.sums + r * width, width);
-                if (tiled)
+                if (few)
+                    gather_few(tile->values, count, past - first, buffers,
+                               state.sums + first * width);
+                else if (tiled)
                     gather_tiled(tile->values, count, whole, buffers, state.sums + first * width,
                                  tiles);
                 else

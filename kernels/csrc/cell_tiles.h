@@ -64,19 +64,30 @@ inline void pack_values(const CachedValues<bf16>& cached, int64_t keys, int64_t 
 #endif
 }
 
-// Dimensions d to d + W of a row of results, in order.
-inline vf ordered_dimensions(const float* row, int64_t d) {
-    const float* lows = row + d / TILE_INPUTS * TILE_INPUTS;  // ... of each eight dimensions
+// W lanes of two vectors that make up TILE_INPUTS dimensions, by place: those of `high` from W on.
+inline vf pick(const float* lows, vi place) {
     const vf low = load(lows), high = load(lows + W);
 #if defined(__AVX512F__)
-    constexpr int HIGH = W, HALF = W / 2;
-    vi place;
-    for (int i = 0; i < W; i++)
-        place[i] = i % 4 + i / 8 * 4 + i / 4 % 2 * HIGH + int(d % TILE_INPUTS != 0) * HALF;
     return as<vf>(_mm512_permutex2var_ps(as<__m512>(low), as<__m512i>(place), as<__m512>(high)));
 #else
-    return d % TILE_INPUTS ? high : low;  // never asked: there are no tiles
+    return place[0] ? high : low;  // never asked: there are no tiles
 #endif
+}
+
+// Dimensions d to d + W of a row of sums, in order, as packed values leave them.
+inline vf zipped_dimensions(const float* row, int64_t d) {
+    const int half = int(d % TILE_INPUTS != 0) * W / 2;
+    vi place;
+    for (int i = 0; i < W; i++) place[i] = i % 4 + i / 8 * 4 + i / 4 % 2 * W + half;
+    return pick(row + d / TILE_INPUTS * TILE_INPUTS, place);
+}
+
+// The same where even dimensions lie before odd ones.
+inline vf merged_dimensions(const float* row, int64_t d) {
+    const int half = int(d % TILE_INPUTS != 0) * W / 2;
+    vi place;
+    for (int i = 0; i < W; i++) place[i] = i / 2 + i % 2 * W + half;
+    return pick(row + d / TILE_INPUTS * TILE_INPUTS, place);
 }
 
 }  // namespace octavo

@@ -67,6 +67,12 @@ struct CachedValues {
             zip(rows[k * 2] + column, rows[k * 2 + 1] + column, b[0]);
         else
             for (int c = 0; c < C; c++) b[0][c] = load(rows[k] + column + c * W);
+        ask<C>(k, column);
+    }
+
+    // Asks for what comes later than C vectors of factor k.
+    template <int C>
+    ALWAYS_INLINE void ask(int64_t k, int64_t column) const {
         if constexpr (PER_WORD<T> == 1) {
             // So many steps over TILE columns are as many bytes as so many words of the keys.
             const int64_t word = column / TILE * (TILE / NUMBERS<F>) + k;
