@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 
+import torch
 from torch import Tensor
 
 
@@ -24,3 +25,14 @@ def prefer_huge_pages(cache: Tensor) -> bool:
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return bool(madvise(first, length, advice) == 0)
+
+
+def mapped_zeros(size: int) -> Tensor:
+    """uint8 `[size]` of memory that the system gives when it is first written, in huge pages if it
+    can. Private memory: of shared, `mmap`'s default, systems seldom give huge pages."""
+    if size == 0:
+        return torch.zeros(0, dtype=torch.uint8)
+    pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = torch.frombuffer(pages, dtype=torch.uint8)
+    prefer_huge_pages(memory)
+    return memory

@@ -6,7 +6,6 @@ explained by its own arithmetic.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.base import block_bytes, cache_shape
-from octavo.kernels.memory import prefer_huge_pages
+from octavo.kernels.memory import mapped_zeros
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.parallel import Shard
@@ -55,10 +54,7 @@ class Layout:
         )
         if device.type != "cpu":
             return torch.zeros(shape, dtype=self.dtype, device=device)
-        pages = mmap.mmap(-1, num_blocks * self.block_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        cache = torch.frombuffer(pages, dtype=self.dtype).view(shape)
-        prefer_huge_pages(cache)
-        return cache
+        return mapped_zeros(num_blocks * self.block_bytes).view(self.dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True)

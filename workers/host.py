@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
-
 import torch
 from torch import Tensor
 
-from octavo.kernels.memory import prefer_huge_pages
+from octavo.kernels.memory import mapped_zeros
 from octavo.scheduler.errors import InvalidRequest
 
 GIB = 2**30
@@ -42,9 +40,4 @@ def host_blocks(num_blocks: int, block_bytes: int, device: torch.device) -> Tens
     system gives each page when it is first written."""
     if device.type != "cpu":
         return torch.empty((num_blocks, block_bytes), dtype=torch.uint8, pin_memory=True)
-    if num_blocks == 0:
-        return torch.empty((0, block_bytes), dtype=torch.uint8)
-    pages = mmap.mmap(-1, num_blocks * block_bytes)
-    blocks = torch.frombuffer(pages, dtype=torch.uint8).view(num_blocks, block_bytes)
-    prefer_huge_pages(blocks)
-    return blocks
+    return mapped_zeros(num_blocks * block_bytes).view(num_blocks, block_bytes)

@@ -27,7 +27,7 @@ struct KeyTiles {
     const char* at(int64_t k, int half) const {
         return reinterpret_cast<const char*>(keys.vectors[first + half]) + k * 16 * stride;
     }
-    void ahead(int64_t) const {}
+    void ahead(int64_t, int) const {}
 };
 
 // Two vectors of dimensions of packed values.
@@ -39,7 +39,7 @@ struct ValueTiles {
     const char* at(int64_t k, int half) const {
         return reinterpret_cast<const char*>(values + k * 16 * dim + half * W);
     }
-    void ahead(int64_t) const {}
+    void ahead(int64_t, int) const {}
 };
 
 // Packs the first `keys` values, which is even, and asks for all of the tile that follows.

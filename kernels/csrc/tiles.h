@@ -144,7 +144,8 @@ public:
 
     // `sums` [rows, 32] (+)= a [rows, steps * TILE_INPUTS] @ b, with rows of `a` and of `sums` so
     // many bytes apart and at most TILE_ROWS of them. `b.at(k, half)` is where step k of 16 outputs
-    // lies, rows of 64 bytes `b.stride` apart; `b.ahead(k)` asks for what comes next.
+    // lies, rows of 64 bytes `b.stride` apart; `b.ahead(k, quarter)` asks for a quarter of what comes
+    // next, between the loads: all at once it would stand in their way.
     template <class B>
     void product(const void* a, int64_t a_stride, int64_t rows, int64_t steps, const B& b, float* sums,
                  int64_t sums_stride, bool add) {
@@ -161,14 +162,18 @@ public:
             zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
         }
         for (int64_t k = 0; k < steps; k++) {
-            b.ahead(k);
             load_tile<6>(b.at(k, 0), b.stride);
+            b.ahead(k, 0);
             load_tile<7>(b.at(k, 1), b.stride);
+            b.ahead(k, 1);
             load_tile<4>(low + k * 64, a_stride);
             multiply_tiles<0, 4, 6>(), multiply_tiles<1, 4, 7>();
-            if (!two) continue;
-            load_tile<5>(high + k * 64, a_stride);
-            multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
+            b.ahead(k, 2);
+            if (two) {
+                load_tile<5>(high + k * 64, a_stride);
+                multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
+            }
+            b.ahead(k, 3);
         }
         store_tile<0>(to, sums_stride), store_tile<1>(to + 64, sums_stride);
         if (two) store_tile<2>(below, sums_stride), store_tile<3>(below + 64, sums_stride);
@@ -201,8 +206,10 @@ struct PanelTiles {
     int64_t step;
 
     const char* at(int64_t k, int half) const { return panel + k * 16 * stride + half * 64; }
-    void ahead(int64_t k) const {
-        for (int64_t at = 0; at < step; at += 64) __builtin_prefetch(next + k * step + at, 0, 2);
+    void ahead(int64_t k, int quarter) const {
+        const char* from = next + k * step;
+        for (int64_t at = quarter * step / 4; at < (quarter + 1) * step / 4; at += 64)
+            __builtin_prefetch(from + at, 0, 2);
     }
 };
 
