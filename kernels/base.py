@@ -41,6 +41,7 @@ class Packed:
     `panels` is what an implementation's own products read, and its inside belongs to it; `plain`
     is the weight itself, where torch's product is needed. One of them may be None. With `scales`,
     float32 `[outputs]`, both hold int8 levels: a weight is its level times its output's scale.
+    With `gated`, panels are in an order that serves `Kernels.gated_linear` alone.
     """
 
     outputs: int
@@ -49,6 +50,7 @@ class Packed:
     plain: Tensor | None
     panels: Tensor | None = None
     scales: Tensor | None = None
+    gated: bool = False
 
 
 class Tape(Protocol):
@@ -102,11 +104,12 @@ class Kernels(Protocol):
     ) -> None:
         """`residual += x` in place, then `out = rms_norm(residual)`; all `[rows, width]`."""
 
-    def pack(self, weight: Tensor) -> Packed:
-        """The weight `[outputs, inputs]` in the form that `linear` reads, made once, when a model
-        is loaded. It may be `weight` itself, which must not be written to afterwards."""
+    def pack(self, weight: Tensor, gated: bool = False) -> Packed:
+        """The weight `[outputs, inputs]` in the form that `linear` reads, or `gated_linear`, made
+        once, when a model is loaded. It may be `weight` itself, which must not be written to
+        afterwards."""
 
-    def quantize(self, weight: Tensor) -> Packed:
+    def quantize(self, weight: Tensor, gated: bool = False) -> Packed:
         """As `pack`, but rounded to int8: an output's weights are whole multiples, -127 to 127, of
         a scale of its own, by which the largest of them is 127."""
 
@@ -118,6 +121,12 @@ class Kernels(Protocol):
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         """`out = silu(gate) * up` for `[rows, 2 * width]` holding gate, then up."""
+
+    def gated_linear(
+        self, x: Tensor, weight: Packed, bias: Tensor | None, gate_up: Tensor, out: Tensor
+    ) -> None:
+        """`silu_and_mul` of what `linear` makes of `x`, the same bits, by a weight that was packed
+        for it. `gate_up`, `[rows, outputs]`, is room for the product."""
 
     def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of each row of `[rows, width]`, contiguous within rows: the index of the first of its

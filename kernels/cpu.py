@@ -27,7 +27,14 @@ from octavo.kernels.arguments import (
     storage_of,
 )
 from octavo.kernels.base import Batch, Packed
-from octavo.kernels.packing import Arena, fits_panels, linear_plain, pack_panels, pack_plain
+from octavo.kernels.packing import (
+    Arena,
+    fits_gate,
+    fits_panels,
+    linear_plain,
+    pack_panels,
+    pack_plain,
+)
 from octavo.kernels.quantized import quantize_panels, quantize_plain
 from octavo.kernels.tape import NativeTape
 
@@ -79,7 +86,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "octavo_linear": (
         None,
         [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p]
-        + [*_TOKENS, c_int],
+        + [c_int, *_TOKENS, c_int],
     ),
     "octavo_silu_and_mul": (None, [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_int]),
     "octavo_argmax": (None, [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_void_p, c_int]),
@@ -259,28 +266,45 @@ class CpuKernels:
             torch.get_num_threads(),
         )
 
-    def pack(self, weight: Tensor) -> Packed:
+    def pack(self, weight: Tensor, gated: bool = False) -> Packed:
         """Into panels, where a row of `weight` is whole words of 4 bytes. `weight` itself is kept
         only where products of many rows are left to torch."""
         most = self._torch_above.get(weight.dtype)
         if weight.dtype not in STORAGE or most == 0 or not fits_panels(weight):
             return pack_plain(weight)
-        return pack_panels(weight, self._arena, keep_plain=most is not None)
+        gated = gated and most is None and fits_gate(weight)
+        return pack_panels(weight, self._arena, most is not None, gated)
 
-    def quantize(self, weight: Tensor) -> Packed:
+    def quantize(self, weight: Tensor, gated: bool = False) -> Packed:
         """Into panels, which serve any number of rows: torch has no such product."""
         if weight.dtype not in STORAGE:
             return quantize_plain(weight)
-        return quantize_panels(weight, self._arena)
+        return quantize_panels(weight, self._arena, gated and fits_gate(weight))
 
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
+        if weight.gated:
+            raise ValueError("the weight was packed for gated_linear")
+        self._multiply(x, weight, bias, out, weight.outputs)
+
+    def gated_linear(
+        self, x: Tensor, weight: Packed, bias: Tensor | None, gate_up: Tensor, out: Tensor
+    ) -> None:
+        if weight.gated:
+            return self._multiply(x, weight, bias, out, weight.outputs // 2)
+        self.linear(x, weight, bias, gate_up)
+        self.silu_and_mul(gate_up, out)
+
+    def _multiply(
+        self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor, results: int
+    ) -> None:
+        """Into `results` numbers a row."""
         rows = x.shape[0]
         if weight.panels is None or (
             weight.plain is not None and rows > self._torch_above[weight.dtype]
         ):
             self._left_to_torch = True
             return linear_plain(x, weight, bias, out)
-        if x.shape[1] != weight.inputs or out.shape != (rows, weight.outputs):
+        if x.shape[1] != weight.inputs or out.shape != (rows, results):
             raise ValueError(f"{shapes_of(x, out)} do not fit {weight.outputs, weight.inputs}")
         if bias is not None and (bias.shape[0] != weight.outputs or bias.dtype is not x.dtype):
             raise ValueError(f"a bias of {bias.dtype} {list(bias.shape)} does not fit the weight")
@@ -299,6 +323,7 @@ class CpuKernels:
             weight.outputs,
             None if bias is None else as_array(bias, x.dtype),
             None if weight.scales is None else weight.scales.data_ptr(),
+            weight.gated,
             *as_matrix(out),
             torch.get_num_threads(),
         )

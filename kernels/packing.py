@@ -62,14 +62,29 @@ class Arena:
         return taken.view(shape)
 
 
-def pack_panels(weight: Tensor, arena: Arena, keep_plain: bool) -> Packed:
-    """A float32 or bfloat16 weight in panels: int32 `[panels, words, PANEL]`."""
+def fits_gate(weight: Tensor) -> bool:
+    """Whether each half of the outputs is whole panels."""
+    return weight.shape[0] % (2 * PANEL) == 0
+
+
+def by_turns(weight: Tensor) -> Tensor:
+    """A panel's rows of the first half of the outputs, then of the second, and so on."""
+    halves = weight.view(2, -1, PANEL, *weight.shape[1:])
+    return halves.transpose(0, 1).reshape(weight.shape)
+
+
+def pack_panels(weight: Tensor, arena: Arena, keep_plain: bool, gated: bool = False) -> Packed:
+    """A float32 or bfloat16 weight in panels: int32 `[panels, words, PANEL]`; those of the halves
+    by turns if `gated`, which `fits_gate` allows."""
     outputs, inputs = weight.shape
-    rows = weight.contiguous().view(torch.int32)
+    ordered = by_turns(weight) if gated else weight
+    rows = ordered.contiguous().view(torch.int32)
     words = rows.shape[1]
     whole, rest = divmod(outputs, PANEL)
     panels = arena.take(whole + (rest > 0), words, PANEL)
     panels[:whole] = rows[: whole * PANEL].view(whole, PANEL, words).transpose(1, 2)
     if rest:
         panels[whole].zero_()[:, :rest] = rows[-rest:].T
-    return Packed(outputs, inputs, weight.dtype, weight if keep_plain else None, panels)
+    return Packed(
+        outputs, inputs, weight.dtype, weight if keep_plain else None, panels, None, gated
+    )

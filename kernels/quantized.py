@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.base import Packed
-from octavo.kernels.packing import PANEL, Arena
+from octavo.kernels.packing import PANEL, Arena, by_turns
 
 LEVELS = 127
 
@@ -36,13 +36,13 @@ def quantize_plain(weight: Tensor) -> Packed:
     return Packed(outputs, inputs, weight.dtype, levels, scales=scales)
 
 
-def quantize_panels(weight: Tensor, arena: Arena) -> Packed:
-    """Panels of levels: int8 `[panels, inputs, PANEL]`."""
+def quantize_panels(weight: Tensor, arena: Arena, gated: bool = False) -> Packed:
+    """Panels of levels: int8 `[panels, inputs, PANEL]`; `gated` as in `pack_panels`."""
     outputs, inputs = weight.shape
     levels, scales = quantize_rows(weight)
     count, width = -(-outputs // PANEL), -(-inputs // 2) * 2
     padded = levels.new_zeros(count * PANEL, width)
-    padded[:outputs, :inputs] = levels
+    padded[:outputs, :inputs] = by_turns(levels) if gated else levels
     panels = arena.take(count, width, PANEL // 4).view(torch.int8)
     panels.copy_(padded.view(count, PANEL, width).transpose(1, 2))
-    return Packed(outputs, inputs, weight.dtype, None, panels, scales)
+    return Packed(outputs, inputs, weight.dtype, None, panels, scales, gated)

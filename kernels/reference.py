@@ -74,10 +74,10 @@ class ReferenceKernels:
         residual.add_(x)
         self.rms_norm(residual, weight, eps, out)
 
-    def pack(self, weight: Tensor) -> Packed:
+    def pack(self, weight: Tensor, gated: bool = False) -> Packed:
         return pack_plain(weight)
 
-    def quantize(self, weight: Tensor) -> Packed:
+    def quantize(self, weight: Tensor, gated: bool = False) -> Packed:
         return quantize_plain(weight)
 
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
@@ -86,6 +86,12 @@ class ReferenceKernels:
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         gate, up = gate_up.float().chunk(2, dim=-1)
         out.copy_(torch.nn.functional.silu(gate) * up)
+
+    def gated_linear(
+        self, x: Tensor, weight: Packed, bias: Tensor | None, gate_up: Tensor, out: Tensor
+    ) -> None:
+        self.linear(x, weight, bias, gate_up)
+        self.silu_and_mul(gate_up, out)
 
     def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
         largest = x.max(-1).values[:, None]

@@ -3,6 +3,7 @@
 
 #include "octavo.h"
 #include "rows.h"
+#include "silu.h"
 #include "team.h"
 
 namespace octavo {
@@ -57,16 +58,6 @@ void add_rms_norm(const char* x, int64_t x_stride, char* residual, int64_t resid
         });
         normalise(sum, row_of<T>(weight, 0), width, eps, row_of<T>(out, r * out_stride));
     });
-}
-
-// x / (1 + e^-x), as exactly as T is.
-template <class T>
-vf silu(vf x) {
-    const vf power = x * -1.44269504f;
-    if constexpr (std::is_same_v<T, float>)
-        return x / (exp2(power) + 1.0f);
-    else
-        return x * inverse_to_round(exp2_to_round(power) + 1.0f);
 }
 
 template <class T>

@@ -52,7 +52,7 @@ struct Words {
     Panel<T, PANEL_BYTES / LINE> once(const char* panel, const char* ahead) const {
         return {panel, ahead, PANEL_BYTES};
     }
-    const char* ready(const char* panel) const { return panel; }
+    const char* ready(const char* panel, int) const { return panel; }
     Panel<T, 1> share(const char* panel, const char* ahead, int64_t p, int64_t passes) const {
         return {panel, ahead + bytes() * p / passes, PANEL_BYTES / passes};
     }
@@ -106,12 +106,13 @@ struct Levels {
         return {reinterpret_cast<const int8_t*>(panel), ahead};
     }
 
-    // The panel in words: several passes would widen it as often.
-    const char* ready(const char* panel) const {
+    // The panel in words: several passes would widen it as often. Two `sides` are kept.
+    const char* ready(const char* panel, int side) const {
         struct alignas(LINE) Line {
             char bytes[LINE];
         };
-        static thread_local std::vector<Line> wide;
+        static thread_local std::vector<Line> kept[2];
+        std::vector<Line>& wide = kept[side];
         const int64_t depth = width() / NUMBERS<F>;
         wide.resize(depth * PANEL_BYTES / LINE);
         char* const to = wide.data()->bytes;

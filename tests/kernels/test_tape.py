@@ -17,6 +17,8 @@ class Calls:
         self.rows = rows
         self.cache = rows.empty_cache()
         self.weight = kernels.pack(self.random(WIDTH, HEADS * DIM, seed=1).to(dtype))
+        gate_up = self.random(128, WIDTH, seed=5).to(dtype)
+        self.gate_up = kernels.pack(gate_up, gated=True)
         self.bias = self.random(WIDTH, seed=2).to(dtype)
         self.norm = self.random(WIDTH, seed=3).to(dtype)
         angles = torch.rand(100, DIM // 2, generator=torch.Generator().manual_seed(4))
@@ -31,6 +33,8 @@ class Calls:
             "residual": (WIDTH,),
             "normed": (WIDTH,),
             "gated": (WIDTH // 2,),
+            "wide": (128,),
+            "half": (64,),
         }
         for name, shape in shapes.items():
             setattr(self, name, torch.zeros(TOKENS, *shape, dtype=dtype))
@@ -58,6 +62,7 @@ class Calls:
         kernels.add_rms_norm(self.projected, self.residual, self.norm, 1e-5, self.normed)
         kernels.rms_norm(self.normed, self.norm, 1e-5, self.projected)
         kernels.silu_and_mul(self.projected, self.gated)
+        kernels.gated_linear(self.normed, self.gate_up, None, self.wide, self.half)
 
 
 FIRST = [(0, 0, 20), (1, 0, 4)]
@@ -88,6 +93,7 @@ def test_playing_does_what_calling_does(native_kernels, opened, dtype, threads):
     tape.play(taped.fill(SECOND, seed=2), taped.cache[:, 1])
     direct.make(direct.fill(SECOND, seed=2))
     assert torch.equal(taped.gated, direct.gated) and taped.gated.isfinite().all()
+    assert torch.equal(taped.half, direct.half) and taped.half.isfinite().all()
     assert torch.equal(taped.cache.nan_to_num(7.0), direct.cache.nan_to_num(7.0))
 
 

@@ -150,8 +150,10 @@ class Llama:
         self._project(buffers.attended_flat, layer.output, buffers.delta)
 
     def _feed_forward(self, layer: Layer, buffers: Buffers) -> None:
-        self._project(buffers.normed, layer.gate_up, buffers.gate_up)
-        self.kernels.silu_and_mul(buffers.gate_up, buffers.gated)
+        gate_up = layer.gate_up
+        self.kernels.gated_linear(
+            buffers.normed, gate_up.weight, gate_up.bias, buffers.gate_up, buffers.gated
+        )
         self._project(buffers.gated, layer.down, buffers.delta)
 
     def _project(self, x: Tensor, linear: Linear, out: Tensor) -> None:

@@ -111,15 +111,21 @@ class _Reader:
                 [(prefix + "mlp.gate_proj", *inner), (prefix + "mlp.up_proj", *inner)],
                 hidden,
                 model.mlp_bias,
+                gated=True,
             ),
             down=self.rows(prefix + "mlp.down_proj", *inner, model.mlp_bias),
         )
 
     def columns(
-        self, parts: Sequence[tuple[str, int, range]], inputs: int, has_bias: bool
+        self,
+        parts: Sequence[tuple[str, int, range]],
+        inputs: int,
+        has_bias: bool,
+        gated: bool = False,
     ) -> Linear:
         """Column-parallel: this rank's output features of several projections, one below another.
-        Each part is a name, its outputs over all ranks, and those of this rank."""
+        Each part is a name, its outputs over all ranks, and those of this rank. If `gated`, the
+        first is the gate of the second."""
         outputs = sum(len(share) for _, _, share in parts)
         weight = self.empty(outputs, inputs)
         bias = self.empty(outputs) if has_bias else None
@@ -130,7 +136,7 @@ class _Reader:
             self.checkpoint.read_into(weight[rows], name + ".weight", (whole, inputs), share)
             if bias is not None:
                 self.checkpoint.read_into(bias[rows], name + ".bias", (whole,), share)
-        return Linear(self.packed(weight), bias)
+        return Linear(self.packed(weight, gated), bias)
 
     def rows(self, name: str, inputs: int, share: range, has_bias: bool) -> Linear:
         """Row-parallel: this rank's input features. The sum over ranks must hold the bias once."""
@@ -143,10 +149,10 @@ class _Reader:
         bias = self.whole(name + ".bias", outputs)
         return Linear(packed, bias if self.shard.rank == 0 else None)
 
-    def packed(self, weight: Tensor) -> Packed:
+    def packed(self, weight: Tensor, gated: bool = False) -> Packed:
         """A layer's weight for the kernels. Each rank quantizes what it holds: of a weight that is
         divided by inputs, each rank's part has scales of its own, and is a little more exact."""
-        return (self.kernels.quantize if self.quantization else self.kernels.pack)(weight)
+        return (self.kernels.quantize if self.quantization else self.kernels.pack)(weight, gated)
 
     def vocab_rows(self, name: str) -> Tensor:
         share = self.shard.vocab

@@ -1,0 +1,77 @@
+"""The gated product is the product and then the gate, to the last bit."""
+
+import pytest
+import torch
+
+from octavo.kernels.cpu import CpuKernels
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+forms = pytest.mark.parametrize("form", ["pack", "quantize"])
+
+
+def randn(*shape, dtype, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def gated(kernels, x, weight, bias=None, form="pack"):
+    outputs = len(weight)
+    out = torch.full((len(x), outputs // 2), float("nan"), dtype=x.dtype)
+    packed = getattr(kernels, form)(weight, gated=True)
+    kernels.gated_linear(x, packed, bias, x.new_empty(len(x), outputs), out)
+    return out
+
+
+def one_after_the_other(kernels, x, weight, bias=None, form="pack"):
+    product = x.new_empty(len(x), len(weight))
+    kernels.linear(x, getattr(kernels, form)(weight), bias, product)
+    out = x.new_empty(len(x), len(weight) // 2)
+    kernels.silu_and_mul(product, out)
+    return out
+
+
+@dtypes
+@forms
+@pytest.mark.parametrize("rows", [1, 9, 70])
+@pytest.mark.parametrize("inputs, width", [(64, 96), (66, 64), (64, 48)])  # 48: no whole panels
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_the_same_bits_as_one_after_the_other(
+    native_kernels, dtype, form, rows, inputs, width, with_bias
+):
+    x, weight = randn(rows, inputs, dtype=dtype), randn(2 * width, inputs, dtype=dtype, seed=1)
+    bias = randn(2 * width, dtype=dtype, seed=2) if with_bias else None
+    actual = gated(native_kernels, x, weight, bias, form)
+    assert torch.equal(actual, one_after_the_other(native_kernels, x, weight, bias, form))
+
+
+@dtypes
+@forms
+def test_it_is_right(kernels, reference, dtype, form):
+    x, weight = randn(5, 64, dtype=dtype), randn(128, 64, dtype=dtype, seed=1)
+    torch.testing.assert_close(
+        gated(kernels, x, weight, form=form), gated(reference, x, weight, form=form)
+    )
+
+
+@dtypes
+def test_a_row_is_the_same_bits_in_any_company(native_kernels, dtype):
+    x, weight = randn(600, 96, dtype=dtype), randn(256, 96, dtype=dtype, seed=1)
+    together = gated(native_kernels, x, weight)
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        for first, last in ((0, 1), (5, 21), (30, 599)):
+            assert torch.equal(gated(native_kernels, x[first:last], weight), together[first:last])
+
+
+def test_what_torch_multiplies_is_gated_after(best_kernels):
+    kernels = CpuKernels(best_kernels.library, {torch.bfloat16: 2})
+    weight = randn(128, 64, dtype=torch.bfloat16, seed=1)
+    for rows in (2, 3):
+        x = randn(rows, 64, dtype=torch.bfloat16)
+        assert torch.equal(gated(kernels, x, weight), one_after_the_other(kernels, x, weight))
+
+
+def test_panels_by_turns_serve_nothing_else(best_kernels):
+    weight = randn(128, 64, dtype=torch.float32)
+    x, out = randn(2, 64, dtype=torch.float32), torch.empty(2, 128)
+    with pytest.raises(ValueError, match="gated_linear"):
+        best_kernels.linear(x, best_kernels.pack(weight, gated=True), None, out)
