@@ -103,7 +103,7 @@ def client(nodes, dashboard, tiny_model, tmp_path_factory):
     file.write_text(yaml.safe_dump(config | {"applications": [application]}))
     command = [sys.executable, "-m", "octavo.cluster.cli.main", "deploy", str(file)]
     done = subprocess.run(
-        [*command, "--address", f"http://127.0.0.1:{dashboard}", "--timeout", "120"],
+        [*command, "--address", f"http://127.0.0.1:{dashboard}", "--timeout", "240"],
         capture_output=True,
         text=True,
         check=False,
@@ -145,6 +145,6 @@ def test_no_stream_fails_where_a_node_is_lost(nodes, client, undisturbed):
     assert models == ["spread", "pair"]
     wait_for(
         lambda: client.completions.create(model="spread", prompt="fold", max_tokens=1).choices,
-        30,
+        60,
         "an answer of the new group",
     )
