@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from octavo import LLM, SamplingParams
 from octavo.cluster.checkpoints.embedded import prepare
@@ -26,15 +25,6 @@ def asked(width: int, length: int, stops: tuple[int, ...], **settings: Any) -> S
     return SamplingParams(
         beam_width=width, max_tokens=length, stop_token_ids=stops, ignore_eos=True, **settings
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine, threads of one computation spend their time waiting for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
