@@ -1,4 +1,7 @@
-"""Two replicas, and requests that go where their prefix is. One server for the module."""
+"""Two replicas, and requests that go where their prefix is.
+
+What is counted begins with the server, so that this module must be the first to use it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import openai
 import pytest
 
 from tests.e2e.answers import MODEL, Asking, assert_same
@@ -20,7 +22,6 @@ from tests.e2e.server import (
     read_gauge,
     replaced,
     scrape,
-    two_replicas,
     wait_for,
 )
 
@@ -29,18 +30,10 @@ MORE = 20  # tokens that each turn adds
 REPORT_SECONDS = 20
 
 
-@pytest.fixture(scope="module")
-def server(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("routing")
-    with two_replicas(tiny_model(), MODEL, folder, "-tp", "1") as server:
-        wait_for(lambda: healthy(server), REPORT_SECONDS, "two idle replicas")
-        yield server
-
-
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+@pytest.fixture(autouse=True)
+def calm(server):
+    """Each test begins with two idle replicas."""
+    wait_for(lambda: healthy(server), BACK_SECONDS, "two idle replicas")
 
 
 def some(source, count):

@@ -1,7 +1,4 @@
-"""The whole of it on one machine: two replicas of two ranks each, as a user starts them.
-
-One server for the module: starting Ray is what takes long. The last test stops it.
-"""
+"""The whole of it on one machine: two replicas of two ranks each, as a user starts them."""
 
 from __future__ import annotations
 
@@ -13,31 +10,18 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.server import healthy, idle, read_gauge, scrape, two_replicas, wait_for
+from tests.e2e.answers import MODEL
+from tests.e2e.server import BACK_SECONDS, healthy, idle, read_gauge, scrape, wait_for
 
-MODEL = "tiny"
 LONG = {"model": MODEL, "prompt": "An octavo", "max_tokens": 450, "temperature": 0}
 FOREVER = {"ignore_eos": True}
 WAIT_SECONDS = 20  # longer than any of it takes, even where others use the machine
 
 
-@pytest.fixture(scope="module")
-def server(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("serve")
-    with two_replicas(tiny_model(), MODEL, folder, "--admin-api-key", "admin") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 @pytest.fixture(autouse=True)
 def calm(server):
     """Each test begins with two idle replicas."""
-    wait_for(lambda: healthy(server), 150, "two idle replicas")
+    wait_for(lambda: healthy(server), BACK_SECONDS, "two idle replicas")
 
 
 def completion(client, prompt="An octavo", count=24):
@@ -163,14 +147,3 @@ def test_a_client_that_hangs_up_frees_everything(server, streamed):
 
     asyncio.run(hang_up())
     assert generated(server, before + 1) - before < 16 * 450, "it did not go on to the end"
-
-
-def test_ctrl_c_leaves_nothing(server):
-    assert len(server.family()) > 8
-    code = server.interrupt()
-    assert code == 0, server.log
-    wait_for(lambda: not server.survivors(), WAIT_SECONDS, "the end of all processes")
-    assert server.log.rstrip().endswith("stopped")
-    assert "Traceback" not in server.log
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/health")

@@ -1,5 +1,5 @@
 """Two replicas of two ranks each, and processes of theirs that are killed under load: no client
-notices, and a new replica comes by itself. One server for the module."""
+notices, and a new replica comes by itself. The last test stops the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.e2e.server import (
     RUNNING,
     healthy,
     replaced,
-    two_replicas,
     wait_for,
 )
 
@@ -27,19 +26,6 @@ VICTIMS = {
     "scheduler": "SchedulerActor",
     "replica": "ServeReplica:octavo:Replica",
 }
-
-
-@pytest.fixture(scope="module")
-def server(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("failover")
-    with two_replicas(tiny_model(), MODEL, folder) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 @pytest.fixture(autouse=True)
@@ -159,3 +145,14 @@ def test_a_client_that_leaves_while_its_request_is_moved_frees_everything(server
             os.kill(victim.pid, signal.SIGKILL)
     wait_for(lambda: replaced(server, before, 2), BACK_SECONDS, "two new, idle replicas")
     assert list(server.gauge(RESUMED).values()) == [0.0, 0.0]
+
+
+def test_ctrl_c_leaves_nothing(server):
+    assert len(server.family()) > 8
+    code = server.interrupt()
+    assert code == 0, server.log
+    wait_for(lambda: not server.survivors(), 20, "the end of all processes")
+    assert server.log.rstrip().endswith("stopped")
+    assert "Traceback" not in server.log
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")
