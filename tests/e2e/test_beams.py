@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,11 @@ def test_the_embedded_models_beams(
     llm, oracle = embedded
     prompts = [llm.tokenizer.encode(text) for text in PROMPTS]
     assert len(prompts) == 20
-    searches = oracle.search(prompts, width, LENGTH, stops, **settings)
     sampling = asked(width, LENGTH, stops, n=width, **settings)
-    assert_same_beams(llm.generate(prompts, sampling, use_tqdm=False), searches)
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(oracle.search, prompts, width, LENGTH, stops, **settings)
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        assert_same_beams(outputs, searching.result())
 
 
 @pytest.fixture(scope="module")
