@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -20,14 +21,24 @@ PAUSE_SECONDS = 2.0
 KINDS = ("worker", "scheduler", "replica")
 
 
+def start(model: Path) -> Victim:
+    victim = Victim(model, {LONE: 2}, ingresses=1)
+    try:
+        asyncio.run(victim.start())
+    except BaseException:
+        victim.end()
+        raise
+    return victim
+
+
 @pytest.fixture(scope="module")
 def world(
     tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Victim, list[Question]]]:
-    """A cluster that is being started, and questions with their answers."""
+    """A cluster that serves, started while the questions are answered that come with it."""
     model, log = tiny_model(), tmp_path_factory.mktemp("chaos") / "oracle.log"
     with ThreadPoolExecutor(1) as pool:
-        starting = pool.submit(Victim, model, {LONE: 2}, ingresses=1)
+        starting = pool.submit(start, model)
         try:
             questions = answer_all(draw(SEED, each=1), model, log)
             yield starting.result(), questions
@@ -43,7 +54,6 @@ def test_no_call_fails_while_processes_die_and_replicas_come_and_go(
     load = Load(victim.url, questions, victim.models, SEED, havoc.took_an_ingress)
 
     async def chaos() -> None:
-        await victim.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(load.run(CLIENTS))
             for kind in KINDS:

@@ -80,6 +80,13 @@ class ScriptedEngine:
         return self.documents
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Waits until that is so."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 def events(
     tokens: Sequence[int], finish: Finish = Finish.LENGTH, step: int = 1
 ) -> Callable[[Request], list[Step]]:

@@ -21,7 +21,7 @@ from octavo.scheduler.errors import (
 )
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from tests.cluster.fleet import Fleet
-from tests.cluster.scripted import HANG, ScriptedEngine, Step
+from tests.cluster.scripted import HANG, ScriptedEngine, Step, until
 from tests.scheduler.simulation import expected, request
 
 DEAD = "rank 0 died"
@@ -299,13 +299,12 @@ def test_suspects_are_tried_one_after_another() -> None:
                 pass
 
         asking = [asyncio.create_task(ask(name)) for name in "abc"]
-        await asyncio.sleep(0.2)
-        assert len(engine.live) == 1, "the others wait for their turn"
-        release.set()
-        [held] = engine.live
-        asking["abc".index(held[0])].cancel()
+        await until(lambda: sorted(attempts.values()) == [MOST_DEATHS - 1] * 2 + [MOST_DEATHS])
         await asyncio.sleep(0.1)
-        assert len(engine.live) == 2
+        [held] = engine.live  # the others wait for their turn
+        release.set()
+        asking["abc".index(held[0])].cancel()
+        await until(lambda: len(engine.live) == 2)
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)

@@ -36,6 +36,7 @@ from octavo.scheduler.errors import EngineDead, QueueFull, RequestFailed
 from octavo.scheduler.hashing import extend_chain, root_hash
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.sampling import SamplingParams
+from tests.cluster.scripted import until
 
 TASK_FAILED: Any = cast(Any, RayTaskError)("generate", "trace", ValueError("odd"))
 
@@ -140,12 +141,6 @@ class World:
 
     def call(self, number):
         return self.handle.generate.calls[number]
-
-
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def lost(task):

@@ -88,7 +88,7 @@ class Asking:
                 self._begun.append(begun)
                 self._futures.append((name, self._pool.submit(self._one, own, fields, begun)))
         for begun in self._begun:
-            assert begun.wait(30), "a stream did not begin"
+            assert begun.wait(60), "a stream did not begin"
 
     def _one(self, salt: str, fields: dict[str, Any], begun: threading.Event) -> Answer:
         answer = Answer()

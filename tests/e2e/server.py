@@ -21,6 +21,7 @@ T = TypeVar("T")
 RUNNING = "vllm:num_requests_running"
 USAGE = "vllm:kv_cache_usage_perc"
 READY_SECONDS = 150.0
+BACK_SECONDS = 150.0  # until a new replica is there; a few, where nobody else uses the machine
 STOP_SECONDS = 40.0
 
 
@@ -36,11 +37,27 @@ def wait_for(what: Callable[[], T], seconds: float, describe: str) -> T:
 
 
 def gauge(url: str, name: str, model: str = "") -> dict[str, float]:
-    """A metric's value on every replica that is up, by the replica's name; of one model, or all."""
-    text = httpx.get(f"{url}/metrics", timeout=10).text
+    """A metric's value on every replica that is up, by the replica's name; of one model, or all.
+    What was reported half a second ago, or more on a busy machine: wait for what is to come."""
+    return read_gauge(scrape(url), name, model)
+
+
+def scrape(url: str) -> str:
+    """The metrics of all replicas that are up, of one moment each."""
+    return httpx.get(f"{url}/metrics", timeout=30).text
+
+
+def read_gauge(text: str, name: str, model: str = "") -> dict[str, float]:
+    """See `gauge`. Two metrics of one `scrape` belong together."""
     of_model = f'[^}}]*model_name="{re.escape(model)}"' if model else ""
     pattern = rf'^{re.escape(name)}{{engine="([^"]+)"{of_model}[^}}]*}} (\S+)$'
     return {engine: float(value) for engine, value in re.findall(pattern, text, re.M)}
+
+
+def idle(text: str) -> set[str]:
+    """The names of the replicas that a `scrape` is of, if none of them did anything."""
+    running, usage = read_gauge(text, RUNNING), read_gauge(text, USAGE)
+    return set() if any([*running.values(), *usage.values()]) else set(running)
 
 
 class Server:
@@ -100,6 +117,10 @@ class Server:
         """A metric's value on every replica that is up, by the replica's name."""
         return gauge(self.url, name)
 
+    def idle(self) -> set[str]:
+        """The names of the replicas that are up now, if none of them does anything."""
+        return idle(scrape(self.url))
+
     def interrupt(self) -> int:
         """Ctrl-C in a terminal: every process of the group gets the signal. The exit code."""
         self.family()
@@ -142,5 +163,10 @@ def two_replicas(model: Path, name: str, folder: Path, *flags: str) -> Iterator[
 
 def healthy(server: Server) -> bool:
     """Both of two replicas serve and neither does anything."""
-    values = [*server.gauge(RUNNING).values(), *server.gauge(USAGE).values()]
-    return values == [0.0] * 4
+    return len(server.idle()) == 2
+
+
+def replaced(server: Server, before: set[str], count: int = 1) -> bool:
+    """So many of the two replicas named `before` are gone and new, idle ones are in their place."""
+    idle = server.idle()
+    return len(idle) == 2 and len(before - idle) == count

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from octavo import LLM, SamplingParams
 from octavo.cluster.checkpoints.embedded import prepare
@@ -26,15 +26,6 @@ def asked(width: int, length: int, stops: tuple[int, ...], **settings: Any) -> S
     return SamplingParams(
         beam_width=width, max_tokens=length, stop_token_ids=stops, ignore_eos=True, **settings
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine, threads of one computation spend their time waiting for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +50,11 @@ def test_the_embedded_models_beams(
     llm, oracle = embedded
     prompts = [llm.tokenizer.encode(text) for text in PROMPTS]
     assert len(prompts) == 20
-    searches = oracle.search(prompts, width, LENGTH, stops, **settings)
     sampling = asked(width, LENGTH, stops, n=width, **settings)
-    assert_same_beams(llm.generate(prompts, sampling, use_tqdm=False), searches)
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(oracle.search, prompts, width, LENGTH, stops, **settings)
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        assert_same_beams(outputs, searching.result())
 
 
 @pytest.fixture(scope="module")

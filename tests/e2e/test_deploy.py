@@ -17,6 +17,7 @@ import yaml
 
 from octavo.cluster.deployments import IMPORT_PATH
 from tests.e2e.cluster import Cluster, free_port
+from tests.e2e.server import RUNNING, gauge, wait_for
 
 KEY = "sesame"
 CHART = Path(__file__).parents[2] / "helm" / "octavo"
@@ -118,10 +119,9 @@ def test_the_charts_test_and_probe_pass_here(url, config):
 
 
 def test_each_model_has_its_own_replicas_in_the_metrics(url):
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
-    engines = [line for line in lines if line.startswith("vllm:num_requests_running{")]
-    assert sum('model_name="small"' in line for line in engines) == 2
-    assert sum('model_name="team/other"' in line for line in engines) == 1
+    wait_for(lambda: len(gauge(url, RUNNING, "small")) == 2, 20, "two replicas")
+    assert len(gauge(url, RUNNING, "team/other")) == 1
+    assert len(gauge(url, RUNNING)) == 3
 
 
 def test_status_shows_each_model(cluster):

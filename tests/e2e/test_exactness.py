@@ -10,6 +10,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.cluster.checkpoints.embedded import prepare
+from octavo.cluster.offline.executors import _ray
 from octavo.cluster.text.tokens import Tokenizer
 from tests.e2e.exactness import PROMPTS, Reference, assert_identical, greedy
 
@@ -76,6 +77,14 @@ def test_with_a_pool_so_small_that_requests_are_preempted(
     assert llm.stats().measured.preemptions > 0
 
 
+@pytest.fixture(scope="module")
+def own_ray() -> Iterator[None]:
+    """A Ray of this program, which its engines use instead of starting one each."""
+    with _ray(ranks=4):
+        yield
+
+
+@pytest.mark.usefixtures("own_ray")
 @pytest.mark.parametrize("degree", [2, 3])
 def test_over_tensor_parallel_ray_actors(
     open_llm: Any,
@@ -89,6 +98,7 @@ def test_over_tensor_parallel_ray_actors(
     assert_identical(answers(llm, prompts), references)
 
 
+@pytest.mark.usefixtures("own_ray")
 @pytest.mark.parametrize("degree", [1, 2, 4])
 def test_tiny_model_over_tensor_parallel_ray_actors(
     open_llm: Any, tiny_model: Any, degree: int

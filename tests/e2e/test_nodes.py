@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
@@ -28,6 +29,11 @@ def dashboard():
 
 
 @pytest.fixture(scope="module")
+def port():
+    return free_port()
+
+
+@pytest.fixture(scope="module")
 def nodes(dashboard):
     nodes = Nodes()
     try:
@@ -35,7 +41,7 @@ def nodes(dashboard):
         for address, gpus in ((LEFT, 0), (RIGHT, 2)):
             nodes.add(
                 address,
-                *("--num-cpus=6", f"--num-gpus={gpus}"),
+                *("--num-cpus=12", f"--num-gpus={gpus}"),
                 f'--resources={{"leaf": 5, "{address}": 9}}',
             )
         yield nodes
@@ -44,10 +50,21 @@ def nodes(dashboard):
 
 
 @pytest.fixture(scope="module")
-def said(nodes, tiny_model):
-    command = [sys.executable, "-m", "tests.e2e.cannot_start", nodes.address, str(tiny_model())]
+def jobs(nodes, dashboard, port, tiny_model, tmp_path_factory):
+    """Futures of groups that cannot start and of the deployment of what is served. Both wait much,
+    and there is room for both."""
+    model, folder = str(tiny_model()), tmp_path_factory.mktemp("nodes")
+    with ThreadPoolExecutor(2) as pool:
+        yield (
+            pool.submit(run, nodes, "tests.e2e.cannot_start", nodes.address, model, LEFT, RIGHT),
+            pool.submit(deploy, nodes, dashboard, port, model, folder),
+        )
+
+
+def run(nodes, module, *arguments):
+    """The output of a program that uses the cluster."""
     done = subprocess.run(
-        [*command, LEFT, RIGHT],
+        [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -56,7 +73,12 @@ def said(nodes, tiny_model):
         timeout=280,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def said(jobs):
+    return json.loads(jobs[0].result())
 
 
 RANK = r"rank [01] \(pid \d+ on 127\.0\.0\.1[12]\) "
@@ -83,12 +105,9 @@ def test_a_group_that_cannot_start_says_which_rank_where_and_why(said, case):
     assert re.fullmatch(EXPECTED[case], said[case]), said[case]
 
 
-@pytest.fixture(scope="module")
-def client(nodes, dashboard, tiny_model, tmp_path_factory):
-    """Of a cluster that serves the same model twice: on both nodes, one rank on each, and by two
-    replicas of one rank."""
-    port = free_port()
-    common = {"model": str(tiny_model()), "device": "cpu", "dtype": "float32"}
+def deploy(nodes, dashboard, port, model, folder):
+    """The same model twice: on both nodes, one rank on each, and by two replicas of one rank."""
+    common = {"model": model, "device": "cpu", "dtype": "float32"}
     common |= {"kv_cache_memory_bytes": "8MiB", "num_threads": 1}
     spread = {"tensor_parallel_size": 2, "placement_group_strategy": "SPREAD"}
     models = [
@@ -96,20 +115,19 @@ def client(nodes, dashboard, tiny_model, tmp_path_factory):
         {"served_model_name": "pair", "num_replicas": 2, "resources": {"leaf": 3}, **common},
     ]
     application = {"name": "nodes", "import_path": IMPORT_PATH, "args": {"models": models}}
-    file = tmp_path_factory.mktemp("nodes") / "serve.yaml"
+    file = folder / "serve.yaml"
     # One way in: the proxies of all nodes would share this machine's port, and a client of the
     # proxy on the node that is lost would be lost too.
     config = {"proxy_location": "HeadOnly", "http_options": {"host": "127.0.0.1", "port": port}}
     file.write_text(yaml.safe_dump(config | {"applications": [application]}))
-    command = [sys.executable, "-m", "octavo.cluster.cli.main", "deploy", str(file)]
-    done = subprocess.run(
-        [*command, "--address", f"http://127.0.0.1:{dashboard}", "--timeout", "120"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=nodes.environment,
-    )
-    assert done.returncode == 0, done.stderr
+    address = f"http://127.0.0.1:{dashboard}"
+    arguments = ("deploy", str(file), "--address", address, "--timeout", "240")
+    run(nodes, "octavo.cluster.cli.main", *arguments)
+
+
+@pytest.fixture(scope="module")
+def client(jobs, port):
+    jobs[1].result()
     with openai.OpenAI(
         base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0
     ) as client:
@@ -145,6 +163,6 @@ def test_no_stream_fails_where_a_node_is_lost(nodes, client, undisturbed):
     assert models == ["spread", "pair"]
     wait_for(
         lambda: client.completions.create(model="spread", prompt="fold", max_tokens=1).choices,
-        30,
+        60,
         "an answer of the new group",
     )

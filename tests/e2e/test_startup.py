@@ -30,14 +30,14 @@ def test_a_cache_too_small_for_one_request_is_explained(start, executor):
     assert server.process.wait(120) == 2
     assert "octavo: error: the KV cache has no room for one request of 512 tokens" in server.log
     assert "Traceback" not in server.log
-    wait_for(lambda: not server.survivors(), 5, "the end of all processes")
+    wait_for(lambda: not server.survivors(), 20, "the end of all processes")
 
 
 def test_ctrl_c_while_starting_leaves_nothing(start):
     server = start("--kv-cache-memory-bytes", "16MiB")
     wait_for(lambda: "starting Ray Serve" in server.log, 60, "Ray's start")
     assert server.interrupt() == 0
-    wait_for(lambda: not server.survivors(), 5, "the end of all processes")
+    wait_for(lambda: not server.survivors(), 20, "the end of all processes")
     assert "Traceback" not in server.log and server.log.rstrip().endswith("stopped")
 
 

@@ -1,5 +1,8 @@
 """Ragged batches, filled caches, and every build of the kernels that this machine can run."""
 
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -19,25 +22,29 @@ TWIN_FLAGS = [*build.FLAGS, *build.AVX512_BF16, "-DTILE_TWIN"]
 BUILDS = [*build.VECTOR_FLAGS, "portable", TWIN]  # this machine's own is among them
 
 
-def native(capability=None):
+def flags_of(capability):
     if capability == TWIN:
-        native("AVX512_BF16")
-        return CpuKernels(build.compiled(TWIN_FLAGS))
-    needed = build.VECTOR_FLAGS.get(capability, [])
-    if not set(needed) <= set(build.VECTOR_FLAGS.get(build.processor(), [])):
+        return TWIN_FLAGS
+    return build.FLAGS + build.VECTOR_FLAGS.get(capability, [])
+
+
+def runs_here(capability):
+    needed = build.VECTOR_FLAGS.get("AVX512_BF16" if capability == TWIN else capability, [])
+    return set(needed) <= set(build.VECTOR_FLAGS.get(build.processor(), []))
+
+
+@functools.cache
+def libraries():
+    """Futures of all builds that this machine can run. They are compiled side by side: who needs
+    one of them needs the others soon."""
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    return {each: pool.submit(build.compiled, flags_of(each)) for each in filter(runs_here, BUILDS)}
+
+
+def native(capability):
+    if not runs_here(capability):
         pytest.skip(f"this processor lacks {capability}")
-    library = build.library(capability)
-    assert library is not None, "the tests of the native kernels need a C++ compiler"
-    return CpuKernels(library)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """A second thread helps none of these small problems, and suffers where the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    return CpuKernels(libraries()[capability].result())
 
 
 @pytest.fixture(params=[*BUILDS, "torch"])
@@ -48,7 +55,9 @@ def kernels(request):
 
 @pytest.fixture
 def best_kernels():
-    return native()
+    library = build.library()
+    assert library is not None, "the tests of the native kernels need a C++ compiler"
+    return CpuKernels(library)
 
 
 @pytest.fixture(params=BUILDS)

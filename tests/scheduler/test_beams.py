@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -210,10 +210,8 @@ def test_with_room_for_all_it_finds_the_best_of_all_sequences(
 
 
 @pytest.fixture(scope="module")
-def models() -> Iterator[list[LlamaForCausalLM]]:
-    """Two models, small enough for thousands of steps, which more threads would only slow down."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def models() -> list[LlamaForCausalLM]:
+    """Two models, small enough for thousands of steps."""
     made = []
     for seed in range(2):
         torch.manual_seed(seed)
@@ -231,8 +229,7 @@ def models() -> Iterator[list[LlamaForCausalLM]]:
             initializer_range=0.2,
         )
         made.append(LlamaForCausalLM(config))
-    yield made
-    torch.set_num_threads(threads)
+    return made
 
 
 @torch.no_grad()

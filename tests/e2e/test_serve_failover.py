@@ -1,5 +1,5 @@
 """Two replicas of two ranks each, and processes of theirs that are killed under load: no client
-notices, and a new replica comes by itself. One server for the module."""
+notices, and a new replica comes by itself. The last test stops the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import openai
 import pytest
 
 from tests.e2e.answers import CALLS, MODEL, Asking, assert_same, stream
-from tests.e2e.server import RUNNING, healthy, two_replicas, wait_for
+from tests.e2e.server import (
+    BACK_SECONDS,
+    RUNNING,
+    healthy,
+    replaced,
+    wait_for,
+)
 
 RESUMED = "octavo:requests_resumed_total"
 VICTIMS = {
@@ -20,25 +26,6 @@ VICTIMS = {
     "scheduler": "SchedulerActor",
     "replica": "ServeReplica:octavo:Replica",
 }
-BACK_SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def server(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("failover")
-    with two_replicas(tiny_model(), MODEL, folder) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-def replaced(server, before, count=1):
-    """So many of the replicas named `before` are gone and new ones are in their place."""
-    return healthy(server) and len(before - set(server.gauge(RUNNING))) == count
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +80,15 @@ def test_case_41_no_stream_notices_that_a_process_was_killed(
     now = server.gauge(RESUMED)
     [survivor] = set(before) & set(now)
     assert now[survivor] > before[survivor], "some streams were moved"
-    after = {process.pid for process in server.workers()}
-    assert len(after) == 4 and len(after & workers) == 2, "the whole group is new, the other is not"
+    after = set()
+
+    def whole():
+        after.clear()
+        after.update(process.pid for process in server.workers())
+        return len(after) == 4
+
+    wait_for(whole, 10, "two groups of two ranks")
+    assert len(after & workers) == 2, "the whole group is new, the other is not"
     if kind == "worker":
         [said] = [line for line in server.log.splitlines() if f"(pid {victim.pid} on " in line]
         assert "rank" in said and "died" in said and "a new group takes over" in said
@@ -106,10 +100,16 @@ def test_case_43_a_replica_that_came_later_gets_its_share(server, client):
     generated = "vllm:generation_tokens_total"
     before = server.gauge(generated)
     prompts = [f"{number} leaves" for number in range(16)]
-    client.completions.create(model=MODEL, prompt=prompts, max_tokens=20)
-    time.sleep(1)  # a snapshot is at most half a second old
-    gained = [value - before[name] for name, value in server.gauge(generated).items()]
-    assert len(gained) == 2 and min(gained) >= 20
+    client.completions.create(
+        model=MODEL, prompt=prompts, max_tokens=20, extra_body={"ignore_eos": True}
+    )
+
+    def gained():
+        values = [value - before[name] for name, value in server.gauge(generated).items()]
+        return values if sum(values) == 16 * 20 else None
+
+    values = wait_for(gained, 10, "a report of all tokens")
+    assert len(values) == 2 and min(values) >= 20
 
 
 def test_a_rank_that_is_stopped_is_noticed_and_no_stream_fails(server, client, calls, undisturbed):
@@ -118,11 +118,11 @@ def test_a_rank_that_is_stopped_is_noticed_and_no_stream_fails(server, client, c
     victim = kill(server, "worker", signal.SIGSTOP)
     stopped = time.monotonic()
     compare(asking, undisturbed)
-    assert time.monotonic() - stopped < 25
+    assert time.monotonic() - stopped < 45
     [said] = [line for line in server.log.splitlines() if f"(pid {victim.pid} on " in line]
     assert "rank" in said and "no heartbeat" in said
     wait_for(lambda: replaced(server, before), BACK_SECONDS, "a new group")
-    assert not victim.is_running(), "a stopped process is not left behind"
+    wait_for(lambda: not victim.is_running(), 10, "the end of the stopped process")
 
 
 def test_streams_wait_where_no_replica_is_left(server, client, calls, undisturbed):
@@ -130,7 +130,7 @@ def test_streams_wait_where_no_replica_is_left(server, client, calls, undisturbe
     asking = Asking(client, "none left", calls)
     for victim in server.actors(VICTIMS["scheduler"]):
         os.kill(victim.pid, signal.SIGKILL)
-    wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 503, 5, "a fault")
+    wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 503, 20, "a fault")
     compare(asking, undisturbed)
     wait_for(lambda: replaced(server, before, 2), BACK_SECONDS, "two new replicas")
 
@@ -144,5 +144,15 @@ def test_a_client_that_leaves_while_its_request_is_moved_frees_everything(server
         for victim in server.actors(VICTIMS["scheduler"]):
             os.kill(victim.pid, signal.SIGKILL)
     wait_for(lambda: replaced(server, before, 2), BACK_SECONDS, "two new, idle replicas")
-    wait_for(lambda: server.gauge(RESUMED), 10, "a report of both")
-    assert set(server.gauge(RESUMED).values()) == {0.0}
+    assert list(server.gauge(RESUMED).values()) == [0.0, 0.0]
+
+
+def test_ctrl_c_leaves_nothing(server):
+    assert len(server.family()) > 8
+    code = server.interrupt()
+    assert code == 0, server.log
+    wait_for(lambda: not server.survivors(), 20, "the end of all processes")
+    assert server.log.rstrip().endswith("stopped")
+    assert "Traceback" not in server.log
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")
