@@ -103,6 +103,7 @@ bench: install
 	GOMP_SPINCOUNT=2000 $(BIN)/python benchmarks/linear.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/front.py
+	$(BIN)/python benchmarks/serve_path.py
 	$(BIN)/python benchmarks/quantized.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/prefix.py

@@ -21,6 +21,8 @@ from octavo.cluster.distributed.wire import (
     encode,
     encode_error,
 )
+from octavo.cluster.engine import Engine
+from octavo.cluster.local import LocalWorkers
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.allocation import Reservation
 from octavo.scheduler.config import Capacity, SchedulerConfig
@@ -35,6 +37,8 @@ from octavo.scheduler.errors import (
 from octavo.scheduler.kv_cache import KvCache
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.sampling import SamplingParams
+from octavo.scheduler.scheduler import Scheduler
+from octavo.workers.null import NullWorker
 
 NODE = "127.0.0.1"
 
@@ -124,6 +128,36 @@ def test_a_step_is_one_message_an_ingress():
             world.replies.emit(events)
             assert await world.next(0) == Tokens([events[0], events[2]])
             assert await world.next(1) == Tokens([events[1]])
+
+    run(test())
+
+
+def test_tokens_of_many_requests_are_sent_by_the_step_and_not_by_the_request():
+    """Eight requests of twenty tokens: twenty messages."""
+
+    async def test():
+        async with World() as world:
+            workers = LocalWorkers(lambda: NullWorker(4, num_blocks=256))
+            config = SchedulerConfig(max_model_len=64, block_size=4)
+            scheduler = Scheduler(config, await workers.start())
+            engine = Engine(scheduler, workers, world.replies.emit, clock=lambda: 0.0)
+            ends = []
+            for number in range(8):
+                sampling = SamplingParams(max_tokens=20, seed=0, ignore_eos=True)
+                request = Request(str(number), [number] * 4, sampling)
+                ends.append(world.replies.open(request, world.inboxes[0].address))
+                engine.add(request)
+            running = asyncio.create_task(engine.run())
+            await asyncio.gather(*(end.wait() for end in ends))
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await workers.stop()
+            world.replies.snapshot(stats())
+            messages = []
+            while isinstance(message := await world.next(0), Tokens):
+                messages.append(message)
+            assert [len(message.events) for message in messages] == [8] * 20
+            assert isinstance(message, Snapshot)
 
     run(test())
 
