@@ -12,10 +12,19 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
 
 from octavo.workers.curve import dial, listen
 
 QUEUED_MESSAGES = 10_000
+UNACKNOWLEDGED_SECONDS = 10.0  # a machine that is gone closes no connection
+_LOSSES = (
+    zmq.Event.DISCONNECTED
+    | zmq.Event.CLOSED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_AUTH
+)
 
 
 class Inbox:
@@ -38,15 +47,28 @@ class Inbox:
 
 
 class Outbox:
-    """Writes to one inbox. For one thread."""
+    """Writes to one inbox. For one thread. A connection that is lost is not made again, since
+    nobody knows what was lost with it: messages arrive without a gap, or no more."""
 
     def __init__(self, address: str) -> None:
         key, _, endpoint = address.rpartition("@")
         self._context = zmq.Context()
         self._socket: zmq.Socket[Any] = self._context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, QUEUED_MESSAGES)
+        self._socket.setsockopt(zmq.TCP_MAXRT, round(UNACKNOWLEDGED_SECONDS * 1e3))
+        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
         dial(self._socket, key)
+        self._connected: bool | None = None
+        self._news = self._socket.get_monitor_socket(zmq.Event.HANDSHAKE_SUCCEEDED | _LOSSES)
         self._socket.connect(endpoint)
+
+    @property
+    def connected(self) -> bool | None:
+        """Whether the reader is there; None while that is not known yet."""
+        while self._connected is not False and self._news.poll(0):
+            event = recv_monitor_message(self._news)["event"]
+            self._connected = event == zmq.Event.HANDSHAKE_SUCCEEDED
+        return self._connected
 
     def send(self, message: bytes) -> bool:
         """False where the reader is so far behind, or gone, that the message was dropped."""

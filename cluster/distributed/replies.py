@@ -1,7 +1,8 @@
 """The way back from an engine: each step's events, in one message to each ingress that asked.
 
-An ingress is known by its mailbox address and holds a lease, which its regular `attach` renews. The
-requests of an ingress that is gone are aborted, so a dead client's reader cannot hold blocks.
+An ingress is known by its mailbox address and holds a lease, which its regular `attach` renews, and
+the connection to it: a replica that drains is called by nobody any more. The requests of an ingress
+that is gone are aborted, so a dead client's reader cannot hold blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from octavo.cluster.stats import EngineStats
 from octavo.scheduler.digest import Publisher
 from octavo.scheduler.request import Finish, Request, TokenEvent
 
-LEASE_SECONDS = 30.0
+LEASE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -138,11 +139,14 @@ class Replies:
                 self._lose(address)
 
     def snapshot(self, stats: EngineStats) -> None:
-        """To every ingress; those whose lease ran out are given up."""
+        """To every ingress; those that are gone, or whose lease ran out, are given up."""
         now = self._now()
         message = encode(Snapshot(stats))
         for address, reader in list(self._readers.items()):
-            if reader.until < now:
+            connected = reader.outbox.connected
+            if connected:
+                reader.until = now + LEASE_SECONDS
+            if connected is False or reader.until < now:
                 self._lose(address)
             else:
                 reader.outbox.send(message)

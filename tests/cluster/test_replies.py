@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import msgspec
 import pytest
 
-from octavo.cluster.distributed.mailbox import Inbox, Outbox
+from octavo.cluster.distributed.mailbox import Inbox
 from octavo.cluster.distributed.notices import NoticeBoard, Notices
 from octavo.cluster.distributed.replies import LEASE_SECONDS, Replies
 from octavo.cluster.distributed.wire import (
@@ -41,6 +42,7 @@ from octavo.scheduler.scheduler import Scheduler
 from octavo.workers.null import NullWorker
 
 NODE = "127.0.0.1"
+NOBODY = f"{'0' * 40}@tcp://{NODE}:1"  # an address at which nobody listens
 
 
 def stats(name="r"):
@@ -250,27 +252,57 @@ def test_snapshots_go_to_every_ingress_that_attached():
 
 
 def test_requests_of_an_ingress_whose_lease_ran_out_are_aborted():
+    """Both listen and say nothing, and one of them attaches."""
+
     async def test():
         async with World() as world:
-            ended = world.replies.open(asking("gone"), world.inboxes[0].address)
-            world.replies.open(asking("here"), world.inboxes[1].address)
-            world.now = LEASE_SECONDS - 1
-            world.replies.attach(world.inboxes[1].address)
-            world.replies.snapshot(stats())
-            assert world.aborted == []
-            world.now = LEASE_SECONDS + 1
-            world.replies.snapshot(stats())
-            assert world.aborted == ["gone"] and ended.is_set()
+            with socket.create_server((NODE, 0)) as first, socket.create_server((NODE, 0)) as last:
+                ports = first.getsockname()[1], last.getsockname()[1]
+                gone, here = (f"{'0' * 40}@tcp://{NODE}:{port}" for port in ports)
+                ended = world.replies.open(asking("gone"), gone)
+                world.replies.open(asking("here"), here)
+                world.now = LEASE_SECONDS - 1
+                world.replies.attach(here)
+                world.replies.snapshot(stats())
+                assert world.aborted == []
+                world.now = LEASE_SECONDS + 1
+                world.replies.snapshot(stats())
+                assert world.aborted == ["gone"] and ended.is_set()
 
     run(test())
 
 
-def test_a_reader_that_does_not_read_costs_messages_and_not_the_writer(monkeypatch):
-    monkeypatch.setattr("octavo.cluster.distributed.mailbox.QUEUED_MESSAGES", 10)
-    outbox = Outbox(f"{'0' * 40}@tcp://{NODE}:1")  # nobody listens there
-    sent = [outbox.send(b"x") for _ in range(1000)]
-    outbox.close()
-    assert sent[0] and not sent[-1]
+def test_requests_of_an_ingress_that_cannot_be_reached_are_aborted():
+    async def test():
+        async with World() as world:
+            world.replies.open(asking("a"), NOBODY)
+            while not world.aborted:
+                world.replies.snapshot(stats())
+                await asyncio.sleep(0.01)
+            assert world.aborted == ["a"]
+
+    run(test())
+
+
+def test_a_lease_lasts_as_long_as_its_holder_is_there():
+    """No `attach` reaches a replica that drains."""
+
+    async def test():
+        async with World() as world:
+            world.replies.open(asking("a"), world.inboxes[0].address)
+            while not isinstance(await world.receive(0), Taken):
+                pass
+            for _ in range(5):
+                world.now += LEASE_SECONDS - 1
+                world.replies.snapshot(stats())
+                assert isinstance(await world.next(0), Snapshot)
+            world.inboxes[0].close()
+            while not world.aborted:
+                world.replies.snapshot(stats())
+                await asyncio.sleep(0.01)
+            assert world.aborted == ["a"]
+
+    run(test())
 
 
 def test_a_lost_reader_has_its_requests_aborted_after_the_step(monkeypatch):
@@ -278,7 +310,7 @@ def test_a_lost_reader_has_its_requests_aborted_after_the_step(monkeypatch):
 
     async def test():
         async with World() as world:
-            world.replies.open(asking("a"), f"{'0' * 40}@tcp://{NODE}:1")
+            world.replies.open(asking("a"), NOBODY)
             for _ in range(1000):
                 world.replies.emit([TokenEvent("a", [1])])
             assert world.aborted == [], "never from within a step"
@@ -344,7 +376,7 @@ def test_what_the_cache_holds_is_told_whole_to_the_new_and_in_changes_to_the_oth
 def test_the_backlog_is_what_waits_for_a_first_event():
     async def go():
         async with World() as world:
-            address, replies = world.inboxes[0].address, world.replies
+            address, replies = NOBODY, world.replies
             for name, work in (("a", 100), ("b", 20), ("c", 3)):
                 replies.open(asking(name), address, work)
             assert replies.backlog == 123
