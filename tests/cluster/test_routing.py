@@ -135,6 +135,17 @@ def test_replicas_that_are_not_able_and_suspects_get_nothing():
     assert world.ask([1, 2], able=["a", "b"]).replica == "a"
 
 
+@pytest.mark.parametrize("shape", ["all alike in length", "shorter than a block", "mixed"])
+def test_case_42_prompts_of_one_list_are_spread_over_four(shape):
+    world = World(a=[], b=[], c=[], d=[])
+    longest = {"all alike in length": 2, "shorter than a block": 0, "mixed": 3}[shape]
+    went = Counter()
+    for number in range(16):
+        blocks = number % (longest + 1) if shape == "mixed" else longest
+        went[world.ask([100 * number + block for block in range(blocks)]).replica] += 1
+    assert len(went) == 4 and min(went.values()) >= (2 if shape == "mixed" else 4)
+
+
 def test_case_43_a_replica_that_is_new_gets_what_is_new():
     world = World(a=[1, 2], b=[1, 2])
     world.routing.hear("a", 500, 4, 0.0)

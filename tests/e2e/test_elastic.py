@@ -22,6 +22,7 @@ from tests.e2e.cluster import Cluster, free_port
 from tests.e2e.server import RUNNING, gauge, wait_for
 
 RESUMED = "octavo:requests_resumed_total"
+GENERATED = "vllm:generation_tokens_total"
 WAIT_SECONDS = 60  # longer than any of it takes, even where others use the machine
 STEADY = {"model": "steady"}
 ELASTIC = {"model": "elastic", "temperature": 0, "prompt": "A leaf has two pages, and a sheet"}
@@ -150,6 +151,11 @@ def test_more_replicas_come_while_much_waits_and_go_when_nothing_does(deployed, 
     """The last one too."""
     with load(client, "much", {"elastic": ELASTIC}, copies=12):
         deployed.some("elastic", 2)
+        wait_for(
+            lambda: sum(map(bool, gauge(deployed.url, GENERATED, "elastic").values())) == 2,
+            WAIT_SECONDS,
+            "a share for the later one (case 43)",
+        )
     deployed.some("elastic", 0)
     assert httpx.get(f"{deployed.url}/health").json() == {"status": "ok"}
 
@@ -176,3 +182,32 @@ def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes_what_it_has(
         [left] = deployed.some("steady", 1)
     assert left in before, "a change of the number replaces nothing"
     assert gauge(deployed.url, RESUMED, "steady") == {left: 0.0}
+
+
+def test_what_runs_longer_than_the_grace_goes_on_elsewhere_and_no_stream_fails(deployed, client):
+    """Long prompts and a token a step: no engine ever waits for a client."""
+
+    def took_over(replica):
+        wait_for(
+            lambda: gauge(deployed.url, RESUMED, "steady").get(replica),
+            WAIT_SECONDS,
+            "moved streams",
+        )
+
+    old = deployed.replicas("steady", bool, "any replica")
+    deployed.deploy(num_replicas=2, max_num_batched_tokens=1, drain_timeout=0.1)
+    before = deployed.replicas("steady", lambda up: len(up) == 2 and not up & old, "two new ones")
+    prompt = [3 + number * 7 % 250 for number in range(300)]
+    calls = {
+        name: {**CALLS_OF_STEADY[name], "prompt": prompt, "max_tokens": 60}
+        for name in ("greedy", "seeded")
+    }
+    with load(client, "cut short", calls, copies=3):
+        deployed.deploy(num_replicas=1)
+        [left] = deployed.some("steady", 1)
+        took_over(left)
+        deployed.deploy(max_num_batched_tokens=2)
+        [new] = deployed.replicas(
+            "steady", lambda up: len(up) == 1 and not up & before, "a new one in its place"
+        )
+        took_over(new)
