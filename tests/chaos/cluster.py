@@ -1,5 +1,6 @@
 """What the chaos happens to: a Ray cluster that serves one tiny model, by a Serve config file and
-under two names. Replicas of `pair` have two ranks, replicas of `lone` have one."""
+under two names. Replicas of `pair` have two ranks, replicas of `lone` have one. The way in is on
+the head: clients of a node that is lost are lost with it, whoever serves."""
 
 from __future__ import annotations
 
@@ -14,12 +15,16 @@ from typing import Any
 import httpx
 import psutil  # type: ignore[import-untyped]
 
+from octavo.cluster.arguments import INGRESS
 from octavo.cluster.deployments import IMPORT_PATH
+from tests.chaos.leaves import RESOURCE, ROOM, Leaves
 from tests.e2e.cluster import Cluster, free_port
+from tests.e2e.nodes import NOTICE_SOON
 
 PAIR, LONE = "pair", "lone"
 RANKS = {PAIR: 2, LONE: 1}
 SETTLED_SECONDS = 120.0
+ON_HEAD = {"node:__internal_head__": 0.001}
 IDLE = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 
 # What the title of a process begins with, or holds, and what the process is.
@@ -36,10 +41,25 @@ _ROLES = (
 
 
 class Victim:
-    """The cluster with its application. `replicas` says how many of each model. `end` it."""
+    """The cluster with its application. `replicas` says how many of each model, `nodes` how many
+    there are beside the head, which then serves no replica, and `room` how many ranks fit on one of
+    them. `end` it."""
 
-    def __init__(self, model: Path, replicas: Mapping[str, int], ingresses: int) -> None:
-        self._cluster = Cluster("")
+    def __init__(
+        self,
+        model: Path,
+        replicas: Mapping[str, int],
+        ingresses: int,
+        nodes: int = 0,
+        room: int = ROOM,
+    ) -> None:
+        self._cluster = Cluster("", NOTICE_SOON if nodes else {})
+        try:
+            self.leaves = Leaves(self._cluster, nodes, room)
+        except BaseException:
+            self._cluster.end()
+            raise
+        self._nodes = nodes
         self._port = free_port()
         self._replicas = dict(replicas)
         self._ingresses = ingresses
@@ -96,7 +116,7 @@ class Victim:
     def processes(self) -> dict[str, list[psutil.Process]]:
         """Those that are there now, by role, the oldest first."""
         found: dict[str, list[psutil.Process]] = defaultdict(list)
-        for process in self._cluster.family():
+        for process in [*self._cluster.family(), *self.leaves.family()]:
             try:
                 title = " ".join(process.cmdline())
                 process.create_time()
@@ -132,6 +152,7 @@ class Victim:
         return {"replica": replicas, "scheduler": replicas, "worker": ranks, **ingresses}
 
     def end(self) -> None:
+        self.leaves.end()
         self._cluster.end()
 
     def _config(self) -> dict[str, Any]:
@@ -141,6 +162,7 @@ class Victim:
             "kv_cache_memory_bytes": "16MiB",
             "num_threads": 1,
             "failover_timeout": 120.0,
+            "resources": {RESOURCE: 1.0} if self._nodes else {},
         }
         models = [
             {"served_model_name": name, "tensor_parallel_size": RANKS[name], **common}
@@ -152,10 +174,12 @@ class Victim:
             "import_path": IMPORT_PATH,
             "args": {"models": models, "ingress_replicas": self._ingresses},
             "deployments": [
-                {"name": name, "num_replicas": count} for name, count in self._replicas.items()
+                *({"name": name, "num_replicas": count} for name, count in self._replicas.items()),
+                {"name": INGRESS, "ray_actor_options": {"num_cpus": 0.25, "resources": ON_HEAD}},
             ],
         }
         return {
+            "proxy_location": "HeadOnly",
             "http_options": {"host": "127.0.0.1", "port": self._port},
             "applications": [application],
         }

@@ -17,7 +17,8 @@ from tests.chaos.cluster import Victim
 
 KINDS = ("worker", "scheduler", "replica", "ingress")
 STOPPED = "stopped worker"  # it does not die, it does nothing any more
-MORE_KINDS = (*KINDS, "controller", STOPPED)
+NODE = "node"  # all its processes at once, and another one comes
+MORE_KINDS = (*KINDS, NODE, "controller", STOPPED)
 SCALES = (("pair", 3), ("lone", 2), ("pair", 2), ("lone", 1))
 NOTICED_SECONDS = 2.0  # until the proxy knows that an ingress is gone
 
@@ -34,6 +35,7 @@ class Havoc:
         self._source = random.Random(f"havoc {seed}")
         self._deck = self._kinds(kinds)
         self._ingresses_killed: list[float] = []
+        self._whole = asyncio.Lock()  # held while a node is missing: enough is starting anew then
 
     async def kill(self, period: float) -> None:
         """One kill every `period` seconds on average; one that finds no victim comes when there is
@@ -57,6 +59,10 @@ class Havoc:
 
     async def kill_one(self, kind: str) -> None:
         """One process of this kind, as soon as there is one."""
+        if kind == NODE:
+            return await self._lose_node()
+        async with self._whole:
+            pass
         while not (able := await asyncio.to_thread(self._able, kind)):
             await asyncio.sleep(0.2)
         process = self._source.choice(able)
@@ -71,6 +77,15 @@ class Havoc:
         `time.monotonic`."""
         since = max(began, ended - NOTICED_SECONDS) - NOTICED_SECONDS
         return any(since <= at <= ended for at in self._ingresses_killed)
+
+    async def _lose_node(self) -> None:
+        leaves = self._victim.leaves
+        async with self._whole:
+            while not (able := await asyncio.to_thread(leaves.able, self.spared)):
+                await asyncio.sleep(0.2)
+            self.kills[NODE] += 1
+            await asyncio.to_thread(leaves.lose, self._source.choice(able))
+            await asyncio.to_thread(leaves.replace)
 
     def _able(self, kind: str) -> list[psutil.Process]:
         role = "worker" if kind == STOPPED else kind

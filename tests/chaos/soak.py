@@ -2,6 +2,7 @@
 answer. `make soak DURATION=600`, or
 
     python -m tests.chaos.soak [--duration SECONDS] [--seed N] [--kinds worker "stopped worker" …]
+                               [--nodes 2]
 
 Exit code 0: no call failed, none was answered wrongly, the cluster came back whole and idle, and no
 part that lived through the second half grew. In the first half any process of a kind may be hit; in
@@ -21,7 +22,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from tests.chaos.cluster import LONE, PAIR, Victim
-from tests.chaos.havoc import KINDS, MORE_KINDS, Havoc
+from tests.chaos.havoc import KINDS, MORE_KINDS, NODE, Havoc
 from tests.chaos.load import Load
 from tests.chaos.memory import Memory
 from tests.chaos.questions import answer_all, draw
@@ -123,7 +124,8 @@ async def soak(arguments: argparse.Namespace, folder: Path) -> int:
     model = make_tiny(folder / "model")
     questions = answer_all(draw(arguments.seed, EACH), model, folder / "oracle.log")
     say(f"the right answers of {len(questions)} questions are known")
-    victim = await asyncio.to_thread(Victim, model, {PAIR: 2, LONE: 1}, ingresses=2)
+    replicas = {PAIR: 2, LONE: 1}
+    victim = await asyncio.to_thread(Victim, model, replicas, ingresses=2, nodes=arguments.nodes)
     try:
         await victim.start()
         say(f"the cluster is up at {victim.url}")
@@ -155,11 +157,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--duration", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--kill-every", type=float, default=6.5, metavar="SECONDS")
-    parser.add_argument("--kinds", nargs="+", choices=MORE_KINDS, default=KINDS)
+    parser.add_argument("--kill-every", type=float, default=5.5, metavar="SECONDS")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=MORE_KINDS, metavar="KIND", help=", ".join(MORE_KINDS)
+    )
     parser.add_argument("--scale-every", type=float, default=45.0, metavar="SECONDS")
+    parser.add_argument(
+        "--nodes", type=int, default=2, help="beside the head, which then serves nothing"
+    )
+    arguments = parser.parse_args()
+    if arguments.kinds is None:
+        arguments.kinds = (*KINDS, NODE) if arguments.nodes > 1 else KINDS
+    if NODE in arguments.kinds and arguments.nodes < 2:
+        parser.error(f"--kinds {NODE} needs --nodes 2 or more, got {arguments.nodes}")
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(soak(parser.parse_args(), Path(folder)))
+        return asyncio.run(soak(arguments, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 MODEL = "tiny"
+_CUT = (httpx.TransportError, openai.APIConnectionError)
 LENGTH = 400
 
 # The fields of completions. Prompts are longer than a block: there is something to find in a cache,
@@ -106,6 +108,15 @@ class Asking:
         done = [(name, future.result(seconds)) for name, future in self._futures]
         self._pool.shutdown()
         return done
+
+    def survivors(self, seconds: float) -> list[tuple[str, Answer]]:
+        """Those whose connection was not cut."""
+        self._futures = [
+            (name, future)
+            for name, future in self._futures
+            if not isinstance(future.exception(seconds), _CUT)
+        ]
+        return self.answers(seconds)
 
 
 def assert_same(answer: Answer, expected: Answer, name: str) -> None:

@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import psutil  # type: ignore[import-untyped]
 
@@ -21,45 +23,57 @@ ray.init(
     dashboard_port=int(sys.argv[1]), object_store_memory=128 * 2**20, _temp_dir=sys.argv[2],
     log_to_driver=False, logging_level="ERROR",
 )
-print("up", flush=True)
+print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 """
 
 
 class Cluster:
-    """Started by its making. `api_key` is in the environment of all its processes."""
+    """Started by its making. `api_key` and `more` are in the environment of all its processes.
+    `address` is where further nodes join it, in an environment like its own."""
 
-    def __init__(self, api_key: str) -> None:
+    def __init__(self, api_key: str, more: Mapping[str, str] = MappingProxyType({})) -> None:
         self.dashboard = f"http://127.0.0.1:{free_port()}"
-        self._folder = tempfile.mkdtemp(prefix="octavo-", dir="/tmp")  # Ray's sockets: short paths
-        self._environment = {
+        self.folder = tempfile.mkdtemp(prefix="octavo-", dir="/tmp")  # Ray's sockets: short paths
+        self.environment = {
             **os.environ,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_USAGE_STATS_ENABLED": "0",
+            **more,
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-c", START, self.dashboard.rpartition(":")[2], self._folder],
+            [sys.executable, "-c", START, self.dashboard.rpartition(":")[2], self.folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**self._environment, "OCTAVO_API_KEY": api_key},
+            env={**self.environment, "OCTAVO_API_KEY": api_key},
             start_new_session=True,
             text=True,
         )
         assert self._process.stdout is not None
-        if self._process.stdout.readline() != "up\n":
+        self.address = self._process.stdout.readline().strip()
+        if not self.address:
             self.end()
             raise AssertionError("Ray did not start")
 
     @property
     def headers(self) -> dict[str, str]:
         """What a caller of the dashboard shows."""
-        return {"Authorization": f"Bearer {self._environment['RAY_AUTH_TOKEN']}"}
+        return {"Authorization": f"Bearer {self.environment['RAY_AUTH_TOKEN']}"}
 
     def family(self) -> list[psutil.Process]:
         """All processes of it, now."""
         root = psutil.Process(self._process.pid)
         return [root, *root.children(recursive=True)]
+
+    def actors(self, kind: str) -> list[psutil.Process]:
+        """Processes of Ray actors whose title begins like this."""
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if "".join(process.cmdline()[:1]).startswith(f"ray::{kind}"):
+                    found.append(process)
+        return found
 
     def octavo(self, *arguments: str, token: bool = True) -> subprocess.CompletedProcess[str]:
         """`octavo …`, run to its end."""
@@ -85,10 +99,10 @@ class Cluster:
                 process.kill()
         self._process.wait()
         self._process.stdout.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, command: list[str], token: bool) -> subprocess.CompletedProcess[str]:
-        environment = dict(self._environment)
+        environment = dict(self.environment)
         if not token:
             del environment["RAY_AUTH_TOKEN"], environment["RAY_AUTH_MODE"]
         return subprocess.run(

@@ -22,6 +22,11 @@ from tests.e2e.server import wait_for
 RAY = (sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts")
 OBJECT_STORE_BYTES = 80 * 2**20
 START_SECONDS = 240  # on a machine that others use too
+NOTICE_SOON = {  # that a node is gone, in seconds and not in fifteen
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
 
 
 class Node:
@@ -102,9 +107,7 @@ class Nodes:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_raylet_start_wait_time_s": "200",
-            "RAY_health_check_initial_delay_ms": "0",
-            "RAY_health_check_period_ms": "1000",  # a node is gone in seconds and not in fifteen
-            "RAY_health_check_failure_threshold": "3",
+            **NOTICE_SOON,
         }
         self.nodes: list[Node] = []
 

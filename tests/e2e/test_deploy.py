@@ -16,10 +16,13 @@ import pytest
 import yaml
 
 from octavo.cluster.deployments import IMPORT_PATH
+from octavo.cluster.distributed.replies import LEASE_SECONDS
+from tests.e2e.answers import CALLS, Asking, assert_same
 from tests.e2e.cluster import Cluster, free_port
 from tests.e2e.server import RUNNING, gauge, wait_for
 
 KEY = "sesame"
+INGRESS = "ServeReplica:models:Ingress"
 CHART = Path(__file__).parents[2] / "helm" / "octavo"
 
 
@@ -42,7 +45,10 @@ def config(tiny_model):
                 "name": "models",
                 "route_prefix": "/llm",
                 "import_path": IMPORT_PATH,
-                "args": {"models": [{**small, **common}, {**other, **common}]},
+                "args": {
+                    "models": [{**small, **common}, {**other, **common}],
+                    "ingress_replicas": 2,
+                },
             }
         ],
     }
@@ -132,6 +138,27 @@ def test_status_shows_each_model(cluster):
         ["small", "models", "2/2", "healthy"],
         ["team/other", "models", "1/1", "healthy"],
     ]
+
+
+def test_an_ingress_that_is_killed_takes_its_own_streams_and_no_others(cluster, client, url):
+    """Its clients' connections end with it. What it had asked of the replicas is given up there."""
+    calls = {name: {**CALLS[name], "model": "small"} for name in ("greedy", "seeded", "samples")}
+    undisturbed = dict(Asking(client, "undisturbed", calls).answers(60))
+    victim = cluster.actors(INGRESS)[0]  # found beforehand: that takes time
+    asking = Asking(client, "two ways in", calls, copies=3)
+    victim.kill()
+    survivors = asking.survivors(60)
+    for name, answer in survivors:
+        assert_same(answer, undisturbed[name], name)
+    assert 2 <= len(survivors) <= 7, "of nine streams over two ingresses"
+    wait_for(lambda: len(cluster.actors(INGRESS)) == 2, 60, "a new ingress")
+    wait_for(
+        lambda: list(gauge(url, RUNNING, "small").values()) == [0.0, 0.0],
+        3 * LEASE_SECONDS,
+        "an end of what nobody waits for",
+    )
+    for name, answer in Asking(client, "afterwards", calls).answers(60):
+        assert_same(answer, undisturbed[name], name)
 
 
 def test_a_model_that_is_not_there_is_one_sentence_and_the_others_serve_on(
