@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -119,3 +120,24 @@ def test_growth_is_of_those_that_were_there_all_the_time() -> None:
     [(role, (first, last, share, count))] = memory.growth().items()
     assert (role, first, last, count) == ("front", 150, 180, 2)
     assert share == pytest.approx(0.2)
+
+
+def test_questions_that_an_undisturbed_model_answers_otherwise_are_left_out() -> None:
+    whole = {"choices": part("a leaf", "length")["choices"], "usage": USAGE}
+    other = {"choices": part("a lead", "length")["choices"], "usage": USAGE}
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        tie = body["model"] == "pair" and body["prompt"] == "b"
+        return httpx.Response(200, json=other if tie else whole)
+
+    async def ask() -> list[str]:
+        asked = [question(), replace(question(), name="tie", fields={"prompt": "b"})]
+        transport = httpx.MockTransport(answer)
+        load = Load("http://server", asked, ["lone", "pair"], 1, lambda *_: False, transport)
+        [left_out] = await load.leave_out_ties()
+        assert await load.leave_out_ties() == [], "it is forgotten"
+        return [left_out]
+
+    [left_out] = asyncio.run(ask())
+    assert left_out.startswith("tie of pair: ")
