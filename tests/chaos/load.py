@@ -88,21 +88,24 @@ class Load:
     def stop(self) -> None:
         self._stop = True
 
-    async def leave_out_ties(self) -> list[str]:
+    async def leave_out_ties(self, at_once: int) -> list[str]:
         """Asks each model each question while nothing is disturbed, and forgets the questions whose
         answers are not the oracle's. It has one rank: the sums of two end in other bits, which
         decides where two tokens are as good as equally likely. Returns what was said wrongly."""
 
+        seats = asyncio.Semaphore(at_once)
+
         async def check(question: Question) -> str | None:
             for model in self._models:
-                reading = Reading()
-                await self._read(question.path, question.body(model, stream=False), reading, None)
+                reading, body = Reading(), question.body(model, stream=False)
+                async with seats:
+                    await self._read(question.path, body, reading, None)
                 differs = reading.failure or reading.answer.differs(question.right)
                 if differs:
                     return f"{question.name} of {model}: {differs}"
             return None
 
-        found = [await check(question) for question in self._questions]
+        found = await asyncio.gather(*map(check, self._questions))
         pairs = zip(self._questions, found, strict=True)
         self._questions = [question for question, differs in pairs if differs is None]
         return [differs for differs in found if differs is not None]

@@ -134,7 +134,7 @@ async def soak(arguments: argparse.Namespace, folder: Path) -> int:
         load = Load(
             victim.url, questions, list(victim.models), arguments.seed, havoc.took_an_ingress
         )
-        ties = await load.leave_out_ties()
+        ties = await load.leave_out_ties(CLIENTS)
         for tie in ties:
             say(f"left out, {tie}")
         run = Soak(victim, load, havoc, arguments.duration)
