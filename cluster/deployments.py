@@ -20,7 +20,8 @@ from octavo.scheduler.errors import InvalidRequest
 IMPORT_PATH = "octavo.cluster.distributed.application:app"
 SERVED_BY_HAND = "octavo"  # the application of `octavo serve`
 RUNNING = "running"
-FAILED = ("deploy failed", "unhealthy")
+UNHEALTHY = "unhealthy"  # it was healthy before, and may be again
+FAILED = ("deploy failed", UNHEALTHY)
 EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
 _OUR_ERROR = re.compile(r"octavo\.scheduler\.errors\.(\w+): (.+)")

@@ -16,7 +16,13 @@ import yaml
 
 from octavo.cluster.arguments import read_application
 from octavo.cluster.cli.console import Console
-from octavo.cluster.deployments import IMPORT_PATH, ApplicationStatus, read_details, table
+from octavo.cluster.deployments import (
+    IMPORT_PATH,
+    UNHEALTHY,
+    ApplicationStatus,
+    read_details,
+    table,
+)
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 
 if TYPE_CHECKING:
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0  # with a cluster that does not answer while it is being waited for
+HEALING_SECONDS = 30.0  # in which another replica comes for one that died meanwhile
 ANSWER_SECONDS = 10.0  # from Serve's word that all is well to the first answer
 
 
@@ -123,6 +130,7 @@ def _wait(
     said: dict[str, str] = {}
     deadline = time.monotonic() + timeout
     heard = time.monotonic()
+    well = dict.fromkeys(names, heard)  # when each was not unhealthy last
     while True:
         try:
             applications, _ = read_details(serve.details())
@@ -134,7 +142,12 @@ def _wait(
         ours = [each for each in applications if each.name in names]
         for application in ours:
             _say_changes(application, stale, said, console)
-            if (failure := application.failure(stale)) is not None:
+            unhealthy = application.status == UNHEALTHY
+            if not unhealthy:
+                well[application.name] = heard
+            failure = application.failure(stale)
+            healing = unhealthy and heard - well[application.name] < HEALING_SECONDS
+            if failure is not None and (failure.mistake or not healing):
                 raise _failed(application, failure.text, failure.mistake)
         if len(ours) == len(names) and all(application.healthy for application in ours):
             return ours

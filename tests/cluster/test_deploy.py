@@ -6,9 +6,13 @@ import socket
 
 import pytest
 
+from octavo.cluster.cli import deploy
 from octavo.cluster.cli import main as cli
+from octavo.cluster.cli.console import Console
 from octavo.cluster.cli.deploy import read_config
 from octavo.cluster.deployments import IMPORT_PATH
+from octavo.scheduler.errors import EngineDead
+from tests.cluster.test_deployments import deployment, details
 
 GOOD = f"""
 applications:
@@ -93,3 +97,39 @@ def test_help_shows_what_a_file_looks_like(capsys, monkeypatch):
         cli.main(["deploy", "--help"])
     said = capsys.readouterr().out
     assert IMPORT_PATH in said and "--timeout" in said and "http://127.0.0.1:8265" in said
+
+
+class Cluster:
+    """Serve's words on the application `default`, one after the other; the last one for ever."""
+
+    def __init__(self, *statuses):
+        running = {
+            "o--a": deployment("HEALTHY", ["RUNNING"] * 2, 2),
+            "b": deployment("HEALTHY", ["RUNNING"], 1),
+        }
+        self._told = [details(running, status, "A replica died.") for status in statuses]
+
+    def details(self):
+        return self._told.pop(0) if len(self._told) > 1 else self._told[0]
+
+
+def wait(cluster, monkeypatch, healing):
+    monkeypatch.setattr(deploy, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(deploy, "HEALING_SECONDS", healing)
+    return deploy._wait(cluster, {"default"}, set(), Console(), timeout=60)
+
+
+def test_what_is_unhealthy_while_it_is_deployed_may_heal(monkeypatch):
+    cluster = Cluster("UNHEALTHY", "UNHEALTHY", "DEPLOYING", "UNHEALTHY", "RUNNING")
+    [application] = wait(cluster, monkeypatch, healing=60)
+    assert application.healthy
+
+
+def test_what_stays_unhealthy_ends_the_wait(monkeypatch):
+    with pytest.raises(EngineDead, match=r"default unhealthy: A replica died\."):
+        wait(Cluster("DEPLOYING", "UNHEALTHY"), monkeypatch, healing=0.05)
+
+
+def test_what_failed_to_deploy_does_not_heal(monkeypatch):
+    with pytest.raises(EngineDead, match="default deploy failed"):
+        wait(Cluster("DEPLOY_FAILED"), monkeypatch, healing=60)

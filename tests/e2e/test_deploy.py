@@ -159,6 +159,7 @@ def test_an_ingress_that_is_killed_takes_its_own_streams_and_no_others(cluster, 
     )
     for name, answer in Asking(client, "afterwards", calls).answers(60):
         assert_same(answer, undisturbed[name], name)
+    wait_for(lambda: cluster.octavo("status").returncode == 0, 60, "health in Serve's eyes too")
 
 
 def test_a_model_that_is_not_there_is_one_sentence_and_the_others_serve_on(
