@@ -16,6 +16,8 @@ from types import MappingProxyType
 
 import psutil  # type: ignore[import-untyped]
 
+from tests.e2e.processes import actors_among
+
 START = """
 import ray, sys
 ray.init(
@@ -68,12 +70,7 @@ class Cluster:
 
     def actors(self, kind: str) -> list[psutil.Process]:
         """Processes of Ray actors whose title begins like this."""
-        found = []
-        for process in self.family():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if "".join(process.cmdline()[:1]).startswith(f"ray::{kind}"):
-                    found.append(process)
-        return found
+        return actors_among(self.family(), kind)
 
     def octavo(self, *arguments: str, token: bool = True) -> subprocess.CompletedProcess[str]:
         """`octavo …`, run to its end."""

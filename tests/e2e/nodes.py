@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import psutil  # type: ignore[import-untyped]
 
 from tests.e2e.cluster import free_port
+from tests.e2e.processes import actors_among
 from tests.e2e.server import wait_for
 
 RAY = (sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts")
@@ -76,12 +77,7 @@ class Node:
 
     def actors(self, kind: str) -> list[psutil.Process]:
         """Processes of Ray actors whose title begins like this."""
-        found = []
-        for process in self.family():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if "".join(process.cmdline()[:1]).startswith(f"ray::{kind}"):
-                    found.append(process)
-        return found
+        return actors_among(self.family(), kind)
 
     def kill(self) -> None:
         """As if its power failed: no process of it says another word."""
