@@ -1,6 +1,6 @@
 """How replicas and the time to first token follow a load that comes and goes.
 
-    python benchmarks/autoscale.py [--rate 4] [--quiet 10] [--busy 90] [--plot FILE] [MODEL]
+    python benchmarks/autoscale.py [--rate 1.5] [--quiet 10] [--busy 90] [--plot FILE] [MODEL]
 
 Starts Ray with a dashboard, deploys one model as `octavo deploy` does, with autoscaling from zero
 to `--most` replicas, and waits until it sleeps. Then requests arrive at random at `--rate` a
@@ -151,6 +151,7 @@ def draw(run: Run, busy: float, title: str, file: Path) -> None:
 def config(args: argparse.Namespace, port: int) -> dict[str, Any]:
     model = {
         **{"model": args.model, "served_model_name": NAME, "dtype": args.dtype, "num_threads": 1},
+        "max_model_len": PROMPT + args.tokens,
         **{"max_num_seqs": args.seats, "kv_cache_memory_bytes": "32MiB", "drain_timeout": 60},
         "autoscaling": {
             **{"min_replicas": 0, "max_replicas": args.most, "ttft_slo": args.ttft_slo},
@@ -164,9 +165,9 @@ def config(args: argparse.Namespace, port: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", help="a directory; default: the embedded model")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--rate", type=float, default=4.0)
-    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--rate", type=float, default=1.5)
+    parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--seats", type=int, default=2)
     parser.add_argument("--most", type=int, default=3)
     parser.add_argument("--ttft-slo", type=float, default=1.0)

@@ -9,6 +9,9 @@ Wall time is what counts; the processor's time beside it tells whether other pro
 way, and the time that the garbage collector took in the slowest hundredth of the steps whether it
 is what made them slow. The probe is a list of 100,000 squares.
 
+With `--cold` the processor's caches are emptied before each of the two calls, so that rows cost the
+same whether or not all of them would fit: what then grows with their number is the work.
+
     python benchmarks/scheduler_cost.py
 """
 
@@ -41,6 +44,7 @@ SIZES = (  # sequences, blocks of the pool with 16 tokens each
 )
 WARM_UP = 600  # steps; longer than any answer, so that ends and arrivals are spread evenly
 VOCAB = range(50_000)
+FLOOD_BYTES = 256 * 2**20
 
 
 class Load:
@@ -108,7 +112,17 @@ def answer(plan: StepPlan, source: random.Random) -> StepResult:
     return StepResult(plan.step, source.choices(VOCAB, k=sampled))
 
 
-def measure(running: int, blocks: int, steps: int, collector: Collector) -> Costs:
+class Flood:
+    """Drives everything else out of the processor's caches, if it is to."""
+
+    def __init__(self, cold: bool) -> None:
+        self._water = bytearray(FLOOD_BYTES) if cold else bytearray()
+
+    def pour(self) -> None:
+        self._water[:] = bytes(len(self._water))
+
+
+def measure(running: int, blocks: int, steps: int, collector: Collector, flood: Flood) -> Costs:
     config = SchedulerConfig(
         max_model_len=2048,
         max_num_seqs=running,
@@ -122,6 +136,8 @@ def measure(running: int, blocks: int, steps: int, collector: Collector) -> Cost
     load, source, costs = Load(scheduler, running), random.Random(1), Costs()
     for step in range(-WARM_UP, steps):
         load.refill()
+        if step >= 0:
+            flood.pour()
         collecting = collector.seconds
         wall, processor = time.perf_counter(), time.thread_time()
         plan = scheduler.schedule(0.0)
@@ -132,6 +148,8 @@ def measure(running: int, blocks: int, steps: int, collector: Collector) -> Cost
         decode_plan(encode(plan))
         coding = time.perf_counter() - coding
         result = answer(plan, source)
+        if step >= 0:
+            flood.pour()
         collecting = collector.seconds - collecting
         wall, processor = time.perf_counter() - wall, time.thread_time() - processor
         scheduler.update(result, 0.0)
@@ -189,15 +207,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--running", type=int, nargs="*", help="only the rows of these sizes")
     parser.add_argument("--calm", action="store_true", help="calm the garbage collector")
+    parser.add_argument("--cold", action="store_true", help="empty the processor's caches")
     args = parser.parse_args()
-    collector = Collector(args.calm)
+    collector, flood = Collector(args.calm), Flood(args.cold)
     names = "sequences", "blocks", "rows a step", "schedule + update, median ms", "µs a row"
     more = "p99 ms", "of it collector", "processor, median ms", "coding, median ms", "probe ms"
     print(row(*names, *more))
     print(row(*["---"] * 10))
     for running, blocks in SIZES:
         if args.running is None or running in args.running:
-            costs = measure(running, blocks, args.steps, collector)
+            costs = measure(running, blocks, args.steps, collector, flood)
             print(show(running, blocks, costs), flush=True)
     print()
     print(row("blocks", "bytes a block, new", "all with content", "ms to make"))

@@ -25,6 +25,7 @@ from ray.serve.handle import DeploymentHandle
 
 from octavo.cluster.distributed.mailbox import Inbox
 from octavo.cluster.distributed.rollcall import RollCall
+from octavo.cluster.distributed.start_failures import start_failure
 from octavo.cluster.distributed.wire import (
     Begun,
     Held,
@@ -269,6 +270,7 @@ class RemoteClient:
     async def _rouse(self) -> None:
         """Has a call wait at Serve for a while: that starts a replica where there is none left, and
         keeps it from being given up."""
+        await self._learn_why()
         call = self._replicas.rouse.remote(Route(tuple(self._roll.avoided(time.monotonic()))))
         try:
             async with asyncio.timeout(ROUSE_SECONDS):
@@ -277,6 +279,13 @@ class RemoteClient:
             logger.info("no replica was roused: %s: %s", type(error).__name__, error)
         finally:
             call.cancel()  # type: ignore[no-untyped-call]
+
+    async def _learn_why(self) -> None:
+        try:
+            if reason := await asyncio.to_thread(start_failure, self._replicas):
+                self._roll.last_fault = reason
+        except Exception as error:  # whatever it is, the next attempt may do
+            logger.info("Serve did not say why: %s: %s", type(error).__name__, error)
 
     async def _attach(self) -> None:
         """New replicas must learn of this ingress, and the old ones that it still lives."""

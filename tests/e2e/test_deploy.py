@@ -162,8 +162,8 @@ def test_an_ingress_that_is_killed_takes_its_own_streams_and_no_others(cluster, 
     wait_for(lambda: cluster.octavo("status").returncode == 0, 60, "health in Serve's eyes too")
 
 
-def test_a_model_that_is_not_there_is_one_sentence_and_the_others_serve_on(
-    cluster, config, file, client
+def test_models_that_cannot_serve_have_one_sentence_and_the_others_serve_on(
+    cluster, config, file, client, url, tiny_model
 ):
     broken = {
         "name": "broken",
@@ -171,7 +171,14 @@ def test_a_model_that_is_not_there_is_one_sentence_and_the_others_serve_on(
         "import_path": IMPORT_PATH,
         "args": {"models": [{"model": "/no/such/model"}]},
     }
-    config = {**config, "applications": [*config["applications"], broken]}
+    cramped = {"model": str(tiny_model()), "kv_cache_memory_bytes": "64KiB", "dtype": "float32"}
+    without_room = {
+        "name": "cramped",
+        "route_prefix": "/cramped",
+        "import_path": IMPORT_PATH,
+        "args": {"models": [{**cramped, "served_model_name": "c", "failover_timeout": 0.5}]},
+    }
+    config = {**config, "applications": [*config["applications"], broken, without_room]}
     with open(file, "w") as out:
         yaml.safe_dump(config, out)
     done = cluster.octavo("deploy", file)
@@ -188,3 +195,13 @@ def test_a_model_that_is_not_there_is_one_sentence_and_the_others_serve_on(
     assert "there is no directory /no/such/model" in reason["text"]
     assert told["models"]["healthy"]
     assert told["models"]["models"][0]["states"] == {"RUNNING": 2}
+
+    def reason():
+        """The ingress is well, so it has the reason from Serve when a request wants a replica."""
+        where, headers = url.removesuffix("/llm") + "/cramped", {"Authorization": f"Bearer {KEY}"}
+        body = {"model": "c", "prompt": "An octavo"}
+        answer = httpx.post(where + "/v1/completions", json=body, headers=headers)
+        return answer.status_code == 503 and httpx.get(where + "/health").json()
+
+    told = wait_for(reason, 60, "an ingress without a replica")["error"]["message"]
+    assert "no replica is up" in told and "no room for one request" in told, told
