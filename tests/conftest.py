@@ -9,6 +9,19 @@ from pathlib import Path
 import pytest
 
 TinyModel = Callable[..., Path]
+STARTS_RAY = ("chaos", "e2e", "ray_up")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs two tests at a time: those that start Ray, one after another, as they wait
+    for most of their time, and beside them all others, a folder of kernels or a file at a time."""
+    here = Path(__file__).parent
+    places = {item: item.path.relative_to(here) for item in items}
+    items.sort(key=lambda item: places[item].parts[0] not in STARTS_RAY)
+    for item, place in places.items():
+        folder = place.parts[0]
+        group = "ray" if folder in STARTS_RAY else folder if folder == "kernels" else str(place)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)
