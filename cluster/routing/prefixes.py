@@ -7,9 +7,10 @@ will be told of later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MOST_KNOWN = 2**19  # see benchmarks/RESULTS.md for their memory
+LEAP = 16
 
 
 class Prefixes:
@@ -97,26 +98,35 @@ class Prefixes:
         for name in names:
             self._unpromise(name, bit)
 
-    def match(self, names: Iterable[int], replicas: Iterable[str]) -> dict[str, int]:
+    def match(self, names: Sequence[int], replicas: Iterable[str]) -> dict[str, int]:
         """How many blocks from the start each of these known replicas holds, as far as can be told;
-        those that hold none are left out. `names` are those of a request's blocks in order."""
+        those that hold none are left out. `names` are those of a request's blocks in order. One in
+        `LEAP` is looked at while all hold it: caches forget a prefix from its end, so whoever holds
+        a block holds those before it."""
         bits = {self._bits[replica]: replica for replica in replicas}
         left = sum(bits)
         holders, coming, rest = self._holders, self._coming, self._rest
         found: dict[str, int] = {}
-        count = depth = 0
-        for name in names:
-            depth += 1
-            if name & rest:
-                continue
-            held = holders.get(name, 0) | coming.get(name, 0)
-            if held & left != left:
-                if count:
-                    _note(found, bits, left & ~held, count)
-                left &= held
-                if not left:
-                    break
-            count = depth
+        count = at = 0
+        while left and at < len(names):
+            end = at + LEAP
+            if end <= len(names) and not rest:
+                last = names[end - 1]
+                if (holders.get(last, 0) | coming.get(last, 0)) & left == left:
+                    at = count = end
+                    continue
+            for depth, name in enumerate(names[at:end], at + 1):
+                if name & rest:
+                    continue
+                held = holders.get(name, 0) | coming.get(name, 0)
+                if held & left != left:
+                    if count:
+                        _note(found, bits, left & ~held, count)
+                    left &= held
+                    if not left:
+                        break
+                count = depth
+            at = end
         if count:
             _note(found, bits, left, count)
         return found

@@ -103,3 +103,15 @@ def test_any_history_against_sets(seed):
                 expected[name] = count
         assert prefixes.match(asked, truth) == expected
         assert len(prefixes) == sum(map(len, truth.values()))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_long_prefixes_end_where_each_replica_forgot_them(seed):
+    source = random.Random(seed)
+    prefixes, chain = Prefixes(), [source.getrandbits(64) for _ in range(200)]
+    depths = {name: source.randrange(201) for name in "abcdef"}
+    for name, depth in depths.items():
+        prefixes.replace(name, chain[:depth])
+    asked = chain[: source.randrange(201)]
+    expected = {name: min(depth, len(asked)) for name, depth in depths.items()}
+    assert prefixes.match(asked, depths) == {name: n for name, n in expected.items() if n}
