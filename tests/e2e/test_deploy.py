@@ -196,12 +196,15 @@ def test_models_that_cannot_serve_have_one_sentence_and_the_others_serve_on(
     assert told["models"]["healthy"]
     assert told["models"]["models"][0]["states"] == {"RUNNING": 2}
 
-    def reason():
-        """The ingress is well, so it has the reason from Serve when a request wants a replica."""
+    def told_why():
+        """By the ingress, which is well and has it from Serve when a request wants a replica."""
         where, headers = url.removesuffix("/llm") + "/cramped", {"Authorization": f"Bearer {KEY}"}
         body = {"model": "c", "prompt": "An octavo"}
-        answer = httpx.post(where + "/v1/completions", json=body, headers=headers)
-        return answer.status_code == 503 and httpx.get(where + "/health").json()
+        answer = httpx.post(where + "/v1/completions", json=body, headers=headers, timeout=60)
+        assert answer.status_code == 503
+        return (
+            "no replica is up; the last one's reason: the KV cache has no room for one request"
+            in (httpx.get(where + "/health").json()["error"]["message"])
+        )
 
-    told = wait_for(reason, 60, "an ingress without a replica")["error"]["message"]
-    assert "no replica is up" in told and "no room for one request" in told, told
+    wait_for(told_why, 60, "the reason why there is no replica")
