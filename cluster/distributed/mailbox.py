@@ -8,11 +8,11 @@ the writer nothing but the messages.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
+from zmq.utils.monitor import parse_monitor_message, recv_monitor_message
 
 from octavo.workers.curve import dial, listen
 
@@ -27,6 +27,13 @@ _LOSSES = (
 )
 
 
+class Letter(NamedTuple):
+    """A message and the number of the connection that it came by."""
+
+    body: bytes
+    way: int
+
+
 class Inbox:
     """Reads messages on the running asyncio loop."""
 
@@ -34,13 +41,21 @@ class Inbox:
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.RCVHWM, QUEUED_MESSAGES)
+        self._news = self._socket.get_monitor_socket(zmq.Event.DISCONNECTED)
         key = listen(self._socket)
         port = self._socket.bind_to_random_port(f"tcp://{node}")
         self.address = f"{key}@tcp://{node}:{port}"
 
-    async def receive(self) -> bytes:
+    async def receive(self) -> Letter:
         """The next message."""
-        return await self._socket.recv()
+        frame = await self._socket.recv(copy=False)
+        return Letter(frame.bytes, int(frame.get(zmq.SRCFD)))
+
+    async def hung_up(self) -> int:
+        """The next connection that ends, which is known as soon as its writer's process has. There
+        may be messages of it that are not yet read, and its number may be given to a new one."""
+        news = parse_monitor_message(await self._news.recv_multipart())
+        return int(news["value"])
 
     def close(self) -> None:
         self._context.destroy(linger=0)

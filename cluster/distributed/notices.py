@@ -52,7 +52,7 @@ class NoticeBoard:
         self.address = self._inbox.address
 
     async def receive(self) -> Notice:
-        return _decoder.decode(await self._inbox.receive())
+        return _decoder.decode((await self._inbox.receive()).body)
 
     def close(self) -> None:
         self._inbox.close()

@@ -5,7 +5,8 @@ cancels it, and fails it when its replica dies. Tokens do not come back by that 
 mailbox: one message a step for all requests, ten times cheaper than a stream each.
 
 A request ends with its replica, in `EngineDead`: `octavo.cluster.failover` carries it on. A
-replica's death is known from what comes first: its own word, the end of a call, or its silence.
+replica's death is known from what comes first: its own word, the end of its connection or of a
+call, or its silence.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ CONTROL_SECONDS = 10.0  # for every replica to answer the same question
 LOST_SECONDS = 5.0  # for the last tokens, once the call has ended
 UNTAKEN_SECONDS = 20.0  # in Serve's hands, which may know only replicas that are to be avoided
 CHECK_SECONDS = 0.25
+HANG_UP_SECONDS = 0.02  # to read what came before
 ROUSE_SECONDS = 10.0
 NO_REPLICA = "no replica is up"
 
@@ -84,6 +86,7 @@ class RemoteClient:
         self._roll = RollCall()
         self._routing = Routing()
         self._live: dict[str, _Submitted] = {}
+        self._ways: dict[int, str] = {}  # replicas by the connections that their mail comes by
         self._given_up: list[tuple[str, int]] = []
         self._gave_up = asyncio.Event()
         self._lonely = asyncio.Event()
@@ -92,7 +95,8 @@ class RemoteClient:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        work = (self._listen(), self._attach(), self._tell_given_up(), self._heed_silence())
+        work = [self._listen(), self._attach(), self._tell_given_up()]
+        work += [self._heed_silence(), self._heed_hang_ups()]
         self._tasks = [asyncio.create_task(each) for each in work]
 
     async def stop(self) -> None:
@@ -208,15 +212,17 @@ class RemoteClient:
     async def _listen(self) -> None:
         while True:
             try:
-                self._take(decode_message(await self._inbox.receive()))
+                letter = await self._inbox.receive()
+                self._take(decode_message(letter.body), letter.way)
             except msgspec.MsgspecError:
                 logger.warning("dropped a message that is not ours")
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message, way: int) -> None:
         match message:
             case Tokens(events):
                 self._streams.deliver(events)
             case Taken(replica, request_id):
+                self._ways[way] = replica
                 if (submitted := self._live.get(request_id)) is not None:
                     submitted.replica = replica
                     self._routing.taken(request_id, replica)
@@ -225,6 +231,7 @@ class RemoteClient:
                     if (submitted := self._live.get(request_id)) is not None:
                         submitted.begun = True
             case Snapshot(stats):
+                self._ways[way] = stats.replica
                 now = time.monotonic()
                 if not self._roll.hear(stats, now):
                     self._lose_all_on(stats.replica, stats.fault or "")
@@ -266,6 +273,15 @@ class RemoteClient:
                 if not submitted.replica and now - submitted.at > UNTAKEN_SECONDS:
                     self._routing.suspect(submitted.chosen)
                     self._lose(request_id, submitted, "no replica took the request")
+
+    async def _heed_hang_ups(self) -> None:
+        """The system closes a dead process's connections, long before Ray knows of it."""
+        while True:
+            way = await self._inbox.hung_up()
+            await asyncio.sleep(HANG_UP_SECONDS)
+            if (replica := self._ways.pop(way, None)) is not None:
+                self._roll.hang_up(replica, time.monotonic())
+                self._lose_all_on(replica, f"replica {replica} has hung up")
 
     async def _rouse(self) -> None:
         """Has a call wait at Serve for a while: that starts a replica where there is none left, and

@@ -45,6 +45,11 @@ class RollCall:
         self._heard.pop(name, None)
         self._buried[name] = now
 
+    def hang_up(self, name: str, now: float) -> None:
+        """A replica's connection has ended: as if it had been silent for too long."""
+        if (heard := self._heard.get(name)) is not None:
+            self._heard[name] = _Heard(heard.stats, min(heard.at, now - FRESH_SECONDS))
+
     def is_buried(self, name: str) -> bool:
         return name in self._buried
 

@@ -16,11 +16,9 @@ from octavo.cluster.deployments import reason_in
 
 def start_failure(replicas: DeploymentHandle[Any]) -> str | None:
     """One sentence; None where replicas are only slow to come. Blocks; raises what Ray raises."""
-    application = serve.status().applications.get(replicas.app_name)
-    deployment = application and application.deployments.get(replicas.deployment_name)
-    if (
-        not deployment
-        or deployment.status_trigger != DeploymentStatusTrigger.REPLICA_STARTUP_FAILED
-    ):
+    application, deployment = replicas.app_name, replicas.deployment_name
+    serving = serve.status().applications.get(application)
+    status = serving and serving.deployments.get(deployment)
+    if not status or status.status_trigger != DeploymentStatusTrigger.REPLICA_STARTUP_FAILED:
         return None
-    return reason_in(deployment.message).text
+    return reason_in(status.message).text

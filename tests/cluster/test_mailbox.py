@@ -64,6 +64,25 @@ def test_a_reader_that_is_not_there_is_known_not_to_be():
     run(test())
 
 
+def test_a_writer_that_is_gone_is_told_from_another():
+    async def test():
+        with closing(Inbox(NODE)) as inbox:
+            ways = {}
+            with closing(Outbox(inbox.address)) as stays:
+                for outbox, name in ((stays, b"stays"), (Outbox(inbox.address), b"goes")):
+                    outbox.send(name)
+                    letter = await inbox.receive()
+                    ways[letter.body] = letter.way
+                outbox.close()
+                assert await inbox.hung_up() == ways[b"goes"] != ways[b"stays"]
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(inbox.hung_up(), 0.1)
+                stays.send(b"here")
+                assert await inbox.receive() == (b"here", ways[b"stays"])
+
+    run(test())
+
+
 def test_a_connection_that_was_lost_brings_nothing_more():
     """What was lost with it would be missing in the middle of an answer."""
 
@@ -75,7 +94,7 @@ def test_a_connection_that_was_lost_brings_nothing_more():
                 there = server.sockets[0].getsockname()[1]
                 with closing(Outbox(f"{key}@tcp://{NODE}:{there}")) as outbox:
                     outbox.send(b"1")
-                    assert await inbox.receive() == b"1"
+                    assert (await inbox.receive()).body == b"1"
                     await until(lambda: outbox.connected)
                     way.cut()
                     await until(lambda: outbox.connected is False)

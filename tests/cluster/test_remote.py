@@ -246,6 +246,24 @@ def test_a_silent_replica_loses_its_requests(monkeypatch):
     run(test)
 
 
+def test_a_replica_that_hangs_up_loses_its_requests_at_once_and_counts_when_it_is_back():
+    async def test(world):
+        world.send(snapshot("stays"))
+        goes = Outbox(world.client._inbox.address)
+        goes.send(encode(snapshot("goes")))
+        await until(lambda: len(world.client.stats()) == 2)
+        kept, moved = await world.asked("a", "stays"), world.ask("b")
+        await until(lambda: "b" in world.client._live)
+        goes.send(encode(Taken("goes", "b")))
+        goes.close()
+        error = await lost(moved)
+        assert error.message == "replica goes has hung up" and not kept.done()
+        assert [each.replica for each in world.client.stats()] == ["stays"]
+        await world.hear("stays", "goes")
+
+    run(test)
+
+
 def test_what_no_replica_takes_is_given_back_in_time(monkeypatch):
     monkeypatch.setattr(remote, "UNTAKEN_SECONDS", 0.3)
 

@@ -81,7 +81,7 @@ class World:
         return message
 
     async def receive(self, which):
-        return decode_message(await self.inboxes[which].receive())
+        return decode_message((await self.inboxes[which].receive()).body)
 
 
 def test_requests_and_snapshots_cross_the_wire_unchanged():

@@ -25,6 +25,16 @@ def test_a_replica_counts_while_it_speaks() -> None:
     assert names(roll, late) == ["a", "b"] and roll.avoided(late) == []
 
 
+def test_a_replica_that_hung_up_does_not_count_until_it_speaks_again() -> None:
+    roll = RollCall()
+    roll.hear(snapshot("a"), 0.0)
+    roll.hang_up("a", 1.0)
+    roll.hang_up("unheard", 1.0)
+    assert names(roll, 1.0) == [] and roll.silent(1.0) == roll.avoided(1.0) == ["a"]
+    roll.hear(snapshot("a"), 1.1)
+    assert names(roll, 1.1) == ["a"] and roll.avoided(1.1) == []
+
+
 def test_one_that_says_that_it_is_dead_is_buried() -> None:
     roll = RollCall()
     roll.hear(snapshot("a"), 0.0)
