@@ -9,9 +9,10 @@ from typing import Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import DeploymentStatusTrigger
 
 from octavo.cluster.deployments import reason_in
+
+_FAILED = "REPLICA_STARTUP_FAILED"  # Serve's word, which it does not export
 
 
 def start_failure(replicas: DeploymentHandle[Any]) -> str | None:
@@ -19,6 +20,6 @@ def start_failure(replicas: DeploymentHandle[Any]) -> str | None:
     application, deployment = replicas.app_name, replicas.deployment_name
     serving = serve.status().applications.get(application)
     status = serving and serving.deployments.get(deployment)
-    if not status or status.status_trigger != DeploymentStatusTrigger.REPLICA_STARTUP_FAILED:
+    if not status or status.status_trigger != _FAILED:
         return None
     return reason_in(status.message).text
