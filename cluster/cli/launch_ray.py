@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from octavo.cluster.cli.console import Console, base_url
 from octavo.cluster.cli.plan_deployment import Deployment
+from octavo.cluster.deployments import reason_in
 from octavo.cluster.distributed.notices import Notice, NoticeBoard
 from octavo.cluster.distributed.ray_cluster import RayCluster
 from octavo.scheduler.errors import EngineDead, InvalidRequest
@@ -136,7 +137,9 @@ class RayLaunch:
 
         app = serve.status().applications.get(APP)
         if app is not None and app.status in FAILED:
-            raise EngineDead(f"Ray Serve could not start the application: {app.message}")
+            told = [reason_in(each.message).text for each in app.deployments.values()]
+            reason = "; ".join(filter(None, told)) or app.message
+            raise EngineDead(f"Ray Serve could not start the application: {reason}")
         return app is not None and app.status == "RUNNING"
 
     def _take_down(self) -> None:

@@ -168,7 +168,11 @@ class Ingress:
         self._app = create_shared_app(fronts)
         self._http: HttpServer | None = None
         if listen is not None:
-            self._http = HttpServer(self._app, *listen)
+            try:
+                self._http = HttpServer(self._app, *listen)
+            except OSError as error:
+                where = f"{listen[0]}:{listen[1]}"
+                raise EngineDead(f"cannot listen on {where}: {error.strerror}") from error
             self._http.start()
 
     def __serve_build_asgi_app__(self) -> Any:
