@@ -91,6 +91,25 @@ def taken_port(left: str, right: str) -> str:
     return sentence(build, [left, right])
 
 
+def blocked_port(left: str, right: str) -> str:
+    """What rank 1 sends to the meeting is dropped without an answer, as by a firewall."""
+
+    def build(rank: int, size: int, meeting: str) -> Any:
+        from octavo.workers.parallel import Group
+
+        with socket.socket() as wall, socket.socket() as first, socket.socket() as second:
+            wall.bind((urlsplit(meeting).hostname, 0))
+            wall.listen(0)
+            for each in (first, second):  # a queue that is full takes no more
+                each.setblocking(False)
+                each.connect_ex(wall.getsockname())
+            host, port = wall.getsockname()
+            meeting = f"tcp://{host}:{port}" if rank == 1 else meeting
+            Group.join(meeting, rank, size, "cpu", timeout_seconds=3)
+
+    return sentence(build, [left, right])
+
+
 def main(address: str, model: str, left: str, right: str) -> None:
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     config = EngineConfig(model, ("tiny",), device="cuda", tensor_parallel_size=2)
@@ -99,6 +118,7 @@ def main(address: str, model: str, left: str, right: str) -> None:
         "another version": partial(another_version, left, right),
         "a rank that is missing": partial(missing, left, right),
         "a port that is taken": partial(taken_port, left, right),
+        "a port that is blocked": partial(blocked_port, left, right),
         "no GPU": partial(sentence, on_gpu, [right, right], "cuda"),
     }
     print(json.dumps({name: say() for name, say in cases.items()}))

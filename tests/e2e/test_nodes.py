@@ -92,6 +92,8 @@ EXPECTED = {
     "did not start within 3 s",
     "a port that is taken": RANK
     + r"could not meet the others at tcp://127\.0\.0\.1[12]:\d+: Dist\w+: .*",
+    "a port that is blocked": RANK
+    + r"could not meet the others at tcp://127\.0\.0\.1[12]:\d+: Dist\w+: .*",
     "no GPU": RANK + r"could not meet the others at \S+: torch finds no GPU there; .*",
 }
 
