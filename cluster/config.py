@@ -61,6 +61,8 @@ class EngineConfig:
     allocation: Allocation = "paged"
     revision: str = ""
     num_threads: int | None = None
+    enforce_eager: bool = False
+    cuda_graph_sizes: list[int] | None = None  # numbers of sequences, or the largest alone
 
     def __post_init__(self) -> None:
         if not self.served_model_names or not all(self.served_model_names):
@@ -76,6 +78,8 @@ class EngineConfig:
         ):
             if (value := getattr(self, name)) is not None:
                 _at_least(name, value, low)
+        for size in self.cuda_graph_sizes or ():
+            _at_least("cuda_graph_sizes", size, 1)
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise InvalidRequest(
                 "block_size", f"--block-size must be a power of two, got {self.block_size}"
@@ -160,6 +164,8 @@ class EngineConfig:
             swap_space=self.swap_space,
             num_threads=self.threads,
             quantization=self.quantization,
+            enforce_eager=self.enforce_eager,
+            cuda_graph_sizes=self.cuda_graph_sizes,
         )
 
 

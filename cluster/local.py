@@ -18,17 +18,20 @@ from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.errors import EngineDead
 from octavo.scheduler.request import Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
+from octavo.workers.ahead import launcher_of
 from octavo.workers.member import Member
 
 STUCK_SECONDS = 120.0  # the longest step of a large model on a CPU is far shorter
 
 
 class LocalWorkers:
-    """One rank on a thread of its own, so that planning and detokenizing overlap with computing."""
+    """One rank on a thread of its own, so that planning and detokenizing overlap with computing.
+    Where the rank runs ahead, another thread waits for the end of each step."""
 
     def __init__(self, make_worker: Callable[[], Member]) -> None:
         self._make_worker = make_worker
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-worker")
+        self._waiting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-waiting")
         self._worker: Member | None = None
 
     async def start(self) -> Capacity:
@@ -37,11 +40,18 @@ class LocalWorkers:
     async def execute(self, plan: bytes) -> bytes:
         assert self._worker is not None, "execute() before start()"
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._thread, self._worker.execute, plan)
+        launcher = launcher_of(self._worker)
+        if launcher is None:
+            result = await loop.run_in_executor(self._thread, self._worker.execute, plan)
+        else:
+            begun = await loop.run_in_executor(self._thread, launcher.begin, plan)
+            await loop.run_in_executor(self._waiting, begun.wait)
+            result = await loop.run_in_executor(self._thread, launcher.finish, begun)
         assert result is not None, "rank 0 answers every plan"
         return result
 
     async def stop(self) -> None:
+        self._waiting.shutdown(wait=True, cancel_futures=True)
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._worker = None
 

@@ -17,6 +17,7 @@ import ray.util
 
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import OutOfStep
+from octavo.workers.ahead import launcher_of, run_ahead
 from octavo.workers.channel import Link, WorkerChannel
 from octavo.workers.config import WorkerConfig
 from octavo.workers.interface import interface_of
@@ -62,12 +63,14 @@ def null_member(
 @dataclass(frozen=True, slots=True)
 class Presence:
     """A rank's process: `node` is Ray's id of its node, which no two nodes share, `address` is the
-    node's IP address, which containers may share."""
+    node's IP address, which containers may share. `gpus` are those of the node that Ray gave it,
+    and lets it see."""
 
     pid: int
     address: str
     node: str
     versions: Versions
+    gpus: tuple[str, ...] = ()
 
 
 class WorkerActor:
@@ -82,8 +85,9 @@ class WorkerActor:
 
     def hello(self) -> Presence:
         """The process is up."""
-        node = str(ray.get_runtime_context().get_node_id())
-        return Presence(os.getpid(), self._node, node, installed())
+        context = ray.get_runtime_context()
+        gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
+        return Presence(os.getpid(), self._node, str(context.get_node_id()), installed(), gpus)
 
     def rendezvous(self) -> str:
         """An address on this node where the ranks can meet."""
@@ -114,8 +118,7 @@ class WorkerActor:
         member = self._joined
         with WorkerChannel(link, self._rank, self._node, lambda: member.progress.ticks) as channel:
             try:
-                for plan in channel.plans():
-                    _execute(member, plan, channel)
+                _execute_all(member, channel)
             except Exception as error:
                 logger.exception("rank %d cannot go on", self._rank)
                 reason = f"{type(error).__name__}: {_first_line(error)}"
@@ -127,6 +130,13 @@ class WorkerActor:
     def _joined(self) -> Member:
         assert self._member is not None, "join comes first"
         return self._member
+
+
+def _execute_all(member: Member, channel: WorkerChannel) -> None:
+    if (launcher := launcher_of(member)) is not None:
+        return run_ahead(launcher, channel)
+    for plan in channel.plans():
+        _execute(member, plan, channel)
 
 
 def _execute(member: Member, plan: bytes, channel: WorkerChannel) -> None:

@@ -17,8 +17,43 @@ from torch import Tensor
 from octavo.kernels.base import Batch
 from octavo.scheduler.mirror import Row
 from octavo.scheduler.plan import Replace, Work
+from octavo.workers.upload import upload
 
 Int32 = npt.NDArray[np.int32]
+
+PENDING = -1  # in a row's tokens: one that the device knows and the host does not yet
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """A forward pass in the host's memory: see `StepInput` and `Batch`. `pending` are the places in
+    `ids` of tokens that only the device knows, `owners` the numbers of their rows."""
+
+    ids: Int32
+    positions: Int32
+    qo_indptr: Int32
+    kv_indptr: Int32
+    kv_indices: Int32
+    kv_last_page_len: Int32
+    slots: Int32
+    pending: Int32
+    owners: Int32
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.kv_last_page_len)
+
+    def batch(self, block_size: int) -> Batch:
+        """The index arrays in CPU memory."""
+        return _batch([torch.from_numpy(array) for array in self.index], block_size)
+
+    @property
+    def index(self) -> list[Int32]:
+        """In the order of `Batch`."""
+        return [
+            *(self.qo_indptr, self.kv_indptr, self.kv_indices),
+            *(self.kv_last_page_len, self.slots),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +84,58 @@ class Batcher:
                 self._tables[item.row, item.place] = item.block
 
     def build(self, work: Sequence[Work], rows: Mapping[int, Row]) -> StepInput:
+        """`arrays`, on the device."""
+        return self.place(self.arrays(work, rows))
+
+    def place(self, step: Arrays) -> StepInput:
+        """The arrays as tensors on the device."""
+        host = step.batch(self.block_size)
+        if self.device.type == "cpu":
+            return StepInput(torch.from_numpy(step.ids), torch.from_numpy(step.positions), host)
+        ids, positions, *index = upload([step.ids, step.positions, *step.index], self.device)
+        return StepInput(ids, positions, _batch(index, self.block_size, host))
+
+    def arrays(self, work: Sequence[Work], rows: Mapping[int, Row]) -> Arrays:
         """The tokens of all `work`, in plan order, some of which must have tokens: a Work without
         any has no part in the pass."""
         size = self.block_size
         work = [item for item in work if item.count]
         self._reserve(work, rows)
-        ids: list[int] = []
+        known: list[int] = []
         for item in work:
             row = rows[item.row]
             if item.count == 1:
-                ids.append(row.tokens[item.start])
+                known.append(row.tokens[item.start])
             else:
-                ids += row.tokens[item.start : item.start + item.count]
+                known += row.tokens[item.start : item.start + item.count]
             self._follow(item.row, row)
 
+        ids = np.array(known, np.int32)
         numbers = np.array([item.row for item in work], np.intp)
         starts = np.array([item.start for item in work], np.int32)
         counts = np.array([item.count for item in work], np.int32)
         lengths = starts + counts
         blocks = (lengths + size - 1) // size
         qo_indptr = _offsets(counts)
-        kv_indptr = _offsets(blocks)
+        row_of = np.repeat(numbers, counts)
 
         positions = np.arange(len(ids), dtype=np.int32)
         positions += np.repeat(starts - qo_indptr[:-1], counts)
-        slots = self._tables[np.repeat(numbers, counts), positions // size]
+        slots = self._tables[row_of, positions // size]
         slots = slots * size + positions % size
         table = self._tables[numbers, : blocks.max()]
         kv_indices = table[np.arange(table.shape[1]) < blocks[:, None]]
-        return StepInput(
-            ids=self._tensor(np.array(ids, np.int32)),
-            positions=self._tensor(positions),
-            batch=Batch(
-                qo_indptr=self._tensor(qo_indptr),
-                kv_indptr=self._tensor(kv_indptr),
-                kv_indices=self._tensor(kv_indices),
-                kv_last_page_len=self._tensor((lengths - 1) % size + 1),
-                slots=self._tensor(slots),
-                block_size=size,
-            ),
+        pending = (ids == PENDING).nonzero()[0].astype(np.int32)
+        return Arrays(
+            ids=ids,
+            positions=positions,
+            qo_indptr=qo_indptr,
+            kv_indptr=_offsets(blocks),
+            kv_indices=kv_indices,
+            kv_last_page_len=(lengths - 1) % size + 1,
+            slots=slots,
+            pending=pending,
+            owners=row_of[pending].astype(np.int32),
         )
 
     def _reserve(self, work: Sequence[Work], rows: Mapping[int, Row]) -> None:
@@ -112,8 +160,10 @@ class Batcher:
             self._tables[number, filled:length] = row.table[filled:]
             self._filled[number] = length
 
-    def _tensor(self, array: Int32) -> Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+def _batch(index: Sequence[Tensor], block_size: int, host: Batch | None = None) -> Batch:
+    qo_indptr, kv_indptr, kv_indices, kv_last_page_len, slots = index
+    return Batch(qo_indptr, kv_indptr, kv_indices, kv_last_page_len, slots, block_size, host)
 
 
 def _offsets(counts: Int32) -> Int32:

@@ -6,7 +6,6 @@ explained by its own arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +58,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`cache_bytes` may be spent on blocks by this rank. `lines` are (what, bytes), for people."""
+    """`cache_bytes` may be spent on blocks by this rank. `lines` are (what, bytes), for people, and
+    `remedy` is how there would be more, where --kv-cache-memory-bytes is not the way."""
 
     cache_bytes: int
     lines: tuple[tuple[str, int], ...]
+    remedy: str = "give more memory with --kv-cache-memory-bytes"
 
     def num_blocks(self, layout: Layout, max_model_len: int) -> int:
         """Blocks that fit, the null block included. Raises `InvalidRequest` where not even one
@@ -78,16 +79,14 @@ class Budget:
         needed = (-(-max_model_len // layout.block_size) + 1) * layout.block_bytes
         lines = [
             f"the KV cache has no room for one request of {max_model_len} tokens:",
-            *(f"  {name:<44}{_amount(size):>12}" for name, size in self.lines),
-            f"  {'left for the KV cache':<44}{_amount(self.cache_bytes):>12}",
-            f"  {f'needed for {max_model_len} tokens':<44}{_amount(needed):>12}",
+            *(f"  {name:<44}{amount(size):>12}" for name, size in self.lines),
+            f"  {'left for the KV cache':<44}{amount(self.cache_bytes):>12}",
+            f"  {f'needed for {max_model_len} tokens':<44}{amount(needed):>12}",
             f"the largest length that fits is {fitting} tokens: ",
         ]
         if fitting:
-            lines[-1] += f"set --max-model-len {fitting} or less, or give more memory with "
-        else:
-            lines[-1] += "give more memory with "
-        lines[-1] += "--kv-cache-memory-bytes"
+            lines[-1] += f"set --max-model-len {fitting} or less, or "
+        lines[-1] += self.remedy
         return "\n".join(lines)
 
 
@@ -107,37 +106,6 @@ def cpu_budget(available: int, ranks: int) -> Budget:
     if ranks > 1:
         lines.append((f"each of {ranks} ranks", total // ranks))
     return Budget(total // ranks, tuple(lines))
-
-
-def gpu_budget(free: int, total: int, peak: int, utilization: float) -> Budget:
-    """What is left of `utilization` of a GPU's `total` bytes, of which `free` are free while the
-    weights are loaded, when `peak` bytes are kept for the largest step."""
-    usable = int(total * utilization)
-    used = total - free  # the weights, CUDA's own, and other processes
-    return Budget(
-        max(0, usable - used - peak),
-        (
-            (f"GPU memory times {utilization:g} (--gpu-memory-utilization)", usable),
-            ("weights and everything else in use", -used),
-            ("peak of the largest step", -peak),
-        ),
-    )
-
-
-def profile_gpu(
-    device: torch.device, utilization: float, largest_step: Callable[[], None]
-) -> Budget:
-    """Runs `largest_step` on a GPU that holds the weights, and watches how much more it takes."""
-    torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    largest_step()
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - before
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    return gpu_budget(free, total, peak, utilization)
 
 
 def available_memory() -> int:
@@ -162,5 +130,6 @@ def container_memory(cgroup: Path = CGROUP) -> int | None:
     return None
 
 
-def _amount(size: int) -> str:
+def amount(size: int) -> str:
+    """Bytes, for people."""
     return f"{size / GIB:.2f} GiB" if abs(size) >= GIB // 10 else f"{size / 2**20:.2f} MiB"

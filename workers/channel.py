@@ -18,6 +18,7 @@ import zmq
 from octavo.workers.curve import dial
 
 BEAT_SECONDS = 1.0
+LOOK_MS = 1  # how often to see to what is under way while no plan comes
 HELLO, PLAN, STOP = b"h", b"p", b"s"
 
 
@@ -111,9 +112,17 @@ class WorkerChannel:
         self._beats.join()
         self._context.destroy(linger=200)
 
-    def plans(self) -> Iterator[bytes]:
-        """Every plan once and in order, until the scheduler says stop."""
+    @property
+    def received(self) -> int:
+        """The number of the plan handed out last."""
+        return self._received
+
+    def plans(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
+        """Every plan once and in order, until the scheduler says stop. While none comes,
+        `meanwhile` is called every millisecond, for as long as it says that it wants to be."""
         while True:
+            while meanwhile() and not self._plans.poll(LOOK_MS):
+                pass
             kind, number, body = self._plans.recv_multipart()
             if kind == STOP:
                 return
@@ -127,9 +136,10 @@ class WorkerChannel:
             elif arrived > self._received:
                 self._send(self._answers, Missing(self._rank, self._received + 1))
 
-    def answer(self, result: bytes) -> None:
-        """The result of the plan handed out last."""
-        self._send(self._answers, Answer(self._rank, self._received, result))
+    def answer(self, result: bytes, number: int | None = None) -> None:
+        """The result of plan `number`, or of the plan handed out last."""
+        answered = self._received if number is None else number
+        self._send(self._answers, Answer(self._rank, answered, result))
 
     def stray(self, expected: int, got: int) -> None:
         """The plan handed out last was not executed: the mirror is at another step."""

@@ -59,11 +59,11 @@ def choose_random(
     chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     draws = uniforms([params.seed or 0 for params in sampling], positions)
     u = torch.from_numpy(draws).to(logits.device)
-    plain = [i for i, params in enumerate(sampling) if not _is_filtered(params)]
+    plain = [i for i, params in enumerate(sampling) if not is_filtered(params)]
     if plain:
         temperature = _column([sampling[i].temperature for i in plain], logits)
         chosen[plain] = _choose_plain(_weights(logits[plain], temperature), u[plain, None])
-    filtered = [i for i, params in enumerate(sampling) if _is_filtered(params)]
+    filtered = [i for i, params in enumerate(sampling) if is_filtered(params)]
     if filtered:
         subset = logits if len(filtered) == len(logits) else logits[filtered]
         filters = _Filters.of([sampling[i] for i in filtered], u[filtered, None], subset)
@@ -71,8 +71,15 @@ def choose_random(
     return chosen
 
 
-def _is_filtered(params: SamplingParams) -> bool:
+def is_filtered(params: SamplingParams) -> bool:
+    """Whether some tokens are left out before one is drawn."""
     return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+
+
+def choose_unfiltered(logits: Tensor, temperature: Tensor, draw: Tensor) -> Tensor:
+    """As `choose_random` for rows that are not filtered, with their temperatures, float32, and
+    draws, float64, as columns `[rows, 1]` on the device: nothing here waits for it."""
+    return _choose_plain(_weights(logits, temperature), draw)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ class WorkerConfig:
     `model` is a local directory. `num_blocks_override` counts the null block too. `swap_space` is
     GiB of host memory for each rank, 0 for no host tier, None for what `host_bytes` thinks right.
     `num_threads` is per rank; None leaves torch's own choice. `quantization` makes the layers'
-    weights int8 while they are loaded. Raises `InvalidRequest` naming the flag.
+    weights int8 while they are loaded. `cuda_graph_sizes` are the numbers of sequences for which
+    decode steps are recorded as CUDA graphs, or how far the usual ones go if it is one number;
+    `enforce_eager` records none. Raises `InvalidRequest` naming the flag.
     """
 
     model: str
@@ -43,6 +45,8 @@ class WorkerConfig:
     kernels: str = "auto"
     load_format: str = "safetensors"
     quantization: str | None = None
+    enforce_eager: bool = False
+    cuda_graph_sizes: list[int] | None = None
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)
@@ -59,6 +63,8 @@ class WorkerConfig:
         for name in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
+        for size in self.cuda_graph_sizes or ():
+            _at_least("cuda_graph_sizes", size, 1)
         if self.num_blocks_override is not None:
             _at_least("num_blocks_override", self.num_blocks_override, 2)
         if self.block_size < 1 or self.block_size & (self.block_size - 1):

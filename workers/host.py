@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -35,9 +38,36 @@ def host_bytes(asked: float | None, device: str, available: int, ranks: int) -> 
     return needed
 
 
-def host_blocks(num_blocks: int, block_bytes: int, device: torch.device) -> Tensor:
-    """uint8 `[num_blocks, block_bytes]`. Pinned, and taken at once, beside a GPU; beside a CPU the
-    system gives each page when it is first written."""
-    if device.type != "cpu":
-        return torch.empty((num_blocks, block_bytes), dtype=torch.uint8, pin_memory=True)
-    return mapped_zeros(num_blocks * block_bytes).view(num_blocks, block_bytes)
+class Registrar(Protocol):
+    """What of CUDA's runtime pins memory; `torch.cuda.cudart()` is one. Each returns 0, or a code
+    of what went wrong."""
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int: ...
+
+    def cudaHostUnregister(self, address: int) -> int: ...
+
+
+def host_blocks(
+    num_blocks: int, block_bytes: int, device: torch.device, registrar: Registrar | None = None
+) -> Tensor:
+    """uint8 `[num_blocks, block_bytes]`; beside a CPU the system gives each page when it is first
+    written, beside a GPU all are taken, and pinned, at once, for as long as the tensor lives."""
+    memory = mapped_zeros(num_blocks * block_bytes)
+    if device.type != "cpu" and len(memory):
+        pin(memory, registrar or torch.cuda.cudart())  # type: ignore[no-untyped-call]
+    return memory.view(num_blocks, block_bytes)
+
+
+def pin(memory: Tensor, registrar: Registrar) -> None:
+    """Registers all of `memory`, whole pages of it, with the GPU in one go: torch's own pinned
+    memory would take the next power of two. Raises `InvalidRequest` where the system refuses."""
+    address, size = memory.data_ptr(), memory.nbytes
+    code = int(registrar.cudaHostRegister(address, size, 0))
+    if code:
+        raise InvalidRequest(
+            "swap_space",
+            f"the system does not let {size / GIB:.2f} GiB of host memory be pinned for the GPU "
+            f"(CUDA error {code}); lower --swap-space, or raise the limit of locked memory "
+            "(ulimit -l)",
+        )
+    weakref.finalize(memory.untyped_storage(), registrar.cudaHostUnregister, address)

@@ -31,21 +31,30 @@ class Group:
         cls, init_method: str, rank: int, size: int, device: str, timeout_seconds: float = 60.0
     ) -> Group:
         """Meets the other ranks at `init_method`, such as `tcp://10.0.0.5:29500`. `device` is cpu
-        or cuda. One group a process; `close` ends it. Raises `EngineDead` where there is no GPU."""
+        or cuda, whose first visible GPU is this rank's. One group a process; `close` ends it.
+        Raises `EngineDead` where there is no GPU."""
         if device == "cuda" and not torch.cuda.is_available():
             raise EngineDead(
                 "torch finds no GPU there; see that the node's driver works, and that its torch is "
                 "built for CUDA"
             )
+        group = cls(rank, size)
         if size > 1:
+            gpu = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
             dist.init_process_group(
-                "nccl" if device == "cuda" else "gloo",
+                "gloo" if gpu is None else "nccl",
                 init_method=init_method,
                 rank=rank,
                 world_size=size,
                 timeout=timedelta(seconds=timeout_seconds),
+                device_id=gpu,
             )
-        return cls(rank, size)
+            if gpu is not None:
+                # NCCL connects the ranks at the first collective: better here, where it is said
+                # which rank failed, than in the first step.
+                group.all_reduce(torch.ones(1, device=gpu))
+                torch.cuda.synchronize(gpu)
+        return group
 
     def close(self) -> None:
         if self.size > 1 and dist.is_initialized():

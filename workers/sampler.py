@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from octavo.kernels.base import Kernels
@@ -23,8 +24,16 @@ from octavo.scheduler.mirror import Row
 from octavo.scheduler.request import Logprob
 from octavo.workers.adjust import Adjuster, is_adjusted
 from octavo.workers.candidates import Candidates, name_candidates
-from octavo.workers.choose import choose_despite_faults, choose_random, is_greedy
+from octavo.workers.choose import (
+    choose_despite_faults,
+    choose_random,
+    choose_unfiltered,
+    is_filtered,
+    is_greedy,
+)
+from octavo.workers.draws import uniforms
 from octavo.workers.logprobs import describe
+from octavo.workers.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,40 @@ class Sampler:
             for i, entry in zip(described, entries, strict=True):
                 logprobs[i] = entry
         return Sampled(tokens, logprobs, faults)
+
+    def launch(
+        self, logits: Tensor, numbers: Sequence[int], rows: Mapping[int, Row]
+    ) -> tuple[Tensor, Tensor] | None:
+        """As `sample`, without waiting for the device: int64 ids `[n]` on it, and bool `[n]`, which
+        of them come from unfit logits and mean nothing. None where something must be seen on the
+        host meanwhile: what was said so far, log-probabilities, or whether enough of a filtered
+        distribution has been looked at."""
+        batch = [rows[number] for number in numbers]
+        for row in batch:
+            sampling = row.sampling
+            filtered = is_filtered(sampling) and not is_greedy(sampling)
+            if filtered or sampling.logprobs is not None or is_adjusted(row):
+                return None
+        chosen, largest = self._kernels.argmax(logits)
+        unfit = ~largest.isfinite()
+        drawn = [i for i, row in enumerate(batch) if not is_greedy(row.sampling)]
+        if not drawn:
+            return chosen, unfit
+        drawing = [batch[i] for i in drawn]
+        where, temperature, draw = upload(
+            [
+                np.array(drawn, np.int64),
+                np.array([row.sampling.temperature for row in drawing], np.float32),
+                uniforms(
+                    [row.sampling.seed or 0 for row in drawing], [len(r.tokens) for r in drawing]
+                ),
+            ],
+            logits.device,
+        )
+        fit = logits.index_select(0, where).float()
+        fit.masked_fill_(unfit.index_select(0, where)[:, None], 0)  # sums of NaN point anywhere
+        found = choose_unfiltered(fit, temperature[:, None], draw[:, None])
+        return chosen.index_copy(0, where, found), unfit
 
     def search(self, logits: Tensor, numbers: Sequence[int], rows: Mapping[int, Row]) -> Named:
         """The candidates of row `numbers[i]`, which has a beam width, from `logits[i]`, float32

@@ -16,12 +16,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from octavo.kernels.base import Kernels
 from octavo.scheduler.mirror import Row
 from octavo.scheduler.plan import StepPlan, Work
+from octavo.workers.upload import upload
 
 Pair = tuple[int, int]  # source and target block
 
@@ -49,9 +51,8 @@ class Tiers(ABC):
             self._await(self._issued)
         for pairs in independent(plan.copy):
             self._fence(target for _, target in pairs)
-            self._kernels.copy_blocks(
-                self._cache, torch.tensor(pairs, dtype=torch.int64, device=self._cache.device)
-            )
+            (flat,) = upload([np.array(pairs, np.int64).ravel()], self._cache.device)
+            self._kernels.copy_blocks(self._cache, flat.view(-1, 2))
         self._fence(written)
 
     def after(self, plan: StepPlan) -> None:

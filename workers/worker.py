@@ -6,45 +6,41 @@ samples and answers.
 
 from __future__ import annotations
 
-import logging
 import time
+from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 
+import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.kernels.base import Kernels
-from octavo.kernels.select import select
 from octavo.scheduler.config import Capacity
-from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.mirror import Mirror, Row
 from octavo.scheduler.plan import Add, StepPlan, StepResult, Work, decode_plan, encode
 from octavo.scheduler.request import Logprob
 from octavo.scheduler.sampling import SamplingParams
-from octavo.workers.batch import Batcher
-from octavo.workers.cache import (
-    Layout,
-    available_memory,
-    cpu_budget,
-    given_budget,
-    profile_gpu,
-)
+from octavo.workers.batch import PENDING, Arrays, Batcher
+from octavo.workers.cache import Layout, available_memory, cpu_budget, given_budget
 from octavo.workers.config import WorkerConfig, resolve_dtype, served_length
-from octavo.workers.copy_stream import CopyStream
-from octavo.workers.copy_thread import CopyThread
+from octavo.workers.flight import FAULT, Chosen, Flight
+from octavo.workers.gpu_memory import CudaMeter, explained, profile
+from octavo.workers.graph_maker import GraphMaker
+from octavo.workers.graphs import DecodeGraphs
 from octavo.workers.host import host_blocks, host_bytes
+from octavo.workers.latest import Latest
 from octavo.workers.loader import Checkpoint, torch_dtype
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.models.llama import Llama
 from octavo.workers.models.weights import load_weights
 from octavo.workers.parallel import ALONE, Group, Shard
+from octavo.workers.place import place, tiers_on
 from octavo.workers.progress import Progress
 from octavo.workers.sampler import Named, Sampled, Sampler, describe_prompt
 from octavo.workers.tiers import Tiers, written_blocks
-
-log = logging.getLogger("octavo.workers")
+from octavo.workers.upload import Mark, Past, mark, upload
 
 LOGIT_ROWS = 128  # rows of prompt logits held at once
-FAULT = "the model gave no finite logits for this request (NaN or infinity)"
 
 
 class Worker:
@@ -52,7 +48,8 @@ class Worker:
 
     The constructor reads config.json only. Raises `InvalidRequest` naming the flag or file at
     fault. Rows live between steps; the cache's content outlives them, also over a plan with
-    `reset`.
+    `reset`. On a GPU, it `runs_ahead`: `execute` may be taken apart into `begin` and `finish`, as
+    `octavo.workers.ahead` has it.
     """
 
     def __init__(self, config: WorkerConfig, group: Group = ALONE) -> None:
@@ -61,14 +58,20 @@ class Worker:
         self.progress = Progress()
         self.model_config = ModelConfig.from_directory(config.model)
         self.max_model_len = served_length(self.model_config, config.max_model_len)
-        self.device, self.kernels = _place(config.device, config.kernels)
+        self.device, self.kernels = place(config.device, config.kernels)
         self.dtype = torch_dtype(
             resolve_dtype(config.dtype, self.model_config.dtype, self.device.type)
         )
         self.shard = Shard.of(self.model_config, group.rank, group.size)
         self.layout = Layout.of(self.model_config, self.shard, config.block_size, self.dtype)
         self._mirror = Mirror(config.block_size)
+        self.runs_ahead = self.device.type == "cuda"
         self._batcher = Batcher(config.block_size, self.device)
+        self._latest = Latest(self.device)
+        self._aloft: deque[Flight] = deque()
+        self._last_landed = 0.0
+        self._inputs_taken: Mark = Past()
+        self._graphs: DecodeGraphs | None = None
         self._sampler = Sampler(self.kernels)
         self._model: Llama | None = None
         self._host_bytes = 0
@@ -80,7 +83,7 @@ class Worker:
     def load(self) -> None:
         """Reads this rank's share of the weights, and sees how much memory is left beside them.
         Raises `InvalidRequest` where the swap space is more."""
-        with Checkpoint(self.config.model) as checkpoint:
+        with Checkpoint(self.config.model) as checkpoint, self._explained("the weights"):
             weights = load_weights(
                 self.model_config,
                 self.shard,
@@ -109,7 +112,8 @@ class Worker:
         elif self.device.type == "cpu":
             budget = cpu_budget(available_memory(), self.group.size)
         else:
-            budget = profile_gpu(self.device, config.gpu_memory_utilization, self.largest_step)
+            meter, trial = CudaMeter(self.device), self._maker().trial()
+            budget = profile(meter, config.gpu_memory_utilization, self.largest_step, trial)
         return budget.num_blocks(self.layout, self.max_model_len)
 
     def largest_step(self) -> None:
@@ -131,9 +135,12 @@ class Worker:
 
     def allocate(self, num_blocks: int) -> Capacity:
         """Makes the cache, for which all ranks are given the same number of blocks, and the host
-        tier, which may have more or fewer blocks than that of another rank."""
+        tier, which may have more or fewer blocks than that of another rank; on a GPU, records the
+        graphs, for which all ranks are wanted."""
         block_bytes = self.layout.block_bytes
-        self._cache = self.layout.allocate(num_blocks, self.device)
+        with self._explained(f"a KV cache of {num_blocks} blocks and CUDA graphs"):
+            self._cache = self.layout.allocate(num_blocks, self.device)
+            self._graphs = self._maker().make(self._cache)
         host = host_blocks(self._host_bytes // block_bytes, block_bytes, self.device)
         self._tiers = tiers_on(self.device)(self._cache, host, self.kernels)
         return Capacity(num_blocks, self.config.block_size, len(host), block_bytes)
@@ -141,50 +148,74 @@ class Worker:
     def execute(self, raw: bytes) -> bytes | None:
         """Applies an encoded plan and computes it. Rank 0 returns the encoded result, the others
         None. Raises `OutOfStep` with nothing done where a plan was missed."""
+        return self.finish(self.begin(raw))
+
+    def begin(self, raw: bytes) -> Flight:
+        """Applies a plan and gives the device its work. Raises `OutOfStep` as `execute` does."""
         assert self._cache is not None and self._tiers is not None, "allocate comes before execute"
         began = time.perf_counter()
         plan = decode_plan(raw)
+        if plan.fork:  # a row's tokens are copied with it, and must be there
+            self._land_all()
         self._mirror.apply(plan)
         with torch.inference_mode():
             written = written_blocks(plan.work, self._mirror.rows, self.config.block_size)
             self._tiers.before(plan, written)
-            result = self._run(plan, self._mirror, self._batcher, self._cache)
+            result, drawing, chosen = self._run(plan, self._mirror, self._batcher, self._cache)
             self._tiers.after(plan)
-        self._mirror.advance(plan, result.tokens)
+        flight = Flight(plan, result, chosen, drawing, mark(self.device), began)
+        if chosen is None:
+            self._mirror.advance(plan, result.tokens)
+        else:
+            self._mirror.advance(plan, [PENDING] * len(drawing))
+            flight.await_tokens(self._mirror.rows)
+        self._aloft.append(flight)
+        return flight
+
+    def finish(self, flight: Flight) -> bytes | None:
+        """The answer to a step that was begun, which it waits for."""
+        assert self._tiers is not None
+        while flight.seconds is None:
+            self._land_next()
         copied_blocks, copy_seconds = self._tiers.take_copied()
         if self.group.rank != 0:
             return None
-        seconds = time.perf_counter() - began
         return encode(
-            StepResult(
-                step=plan.step,
-                tokens=result.tokens,
-                logprobs=result.logprobs,
-                prompt_logprobs=result.prompt_logprobs,
-                errors=result.errors,
-                compute_seconds=seconds,
-                candidates=result.candidates,
+            msgspec.structs.replace(
+                flight.result,
+                compute_seconds=flight.seconds,
                 copied_blocks=copied_blocks,
                 copy_seconds=copy_seconds,
             )
         )
 
-    def _run(self, plan: StepPlan, mirror: Mirror, batcher: Batcher, cache: Tensor) -> StepResult:
-        """The result as rank 0 knows it; on the others only `tokens` is filled."""
+    def _land_all(self) -> None:
+        while self._aloft:
+            self._land_next()
+
+    def _land_next(self) -> None:
+        flight = self._aloft.popleft()
+        flight.wait()
+        now = time.perf_counter()
+        flight.land(now - max(flight.began, self._last_landed))
+        self._last_landed = now
+
+    def _run(
+        self, plan: StepPlan, mirror: Mirror, batcher: Batcher, cache: Tensor
+    ) -> tuple[StepResult, list[int], Chosen | None]:
+        """The result as rank 0 knows it; on the others only `tokens` is filled. Then the Works that
+        draw, and their tokens, where these are not in the result but on the device."""
         batcher.replace(plan.replace, mirror.rows)
         if not plan.work:
-            return StepResult(step=plan.step, tokens=[])
+            return StepResult(step=plan.step, tokens=[]), [], None
         assert self._model is not None, "load comes before execute"
-        step = batcher.build(plan.work, mirror.rows)
-        hidden = self._model.forward(
-            step.ids, step.positions, cache, step.batch, self.progress.tick
-        )
+        hidden = self._forward(batcher.arrays(plan.work, mirror.rows), batcher, cache)
         ends = _ends(plan.work)
         prompt_logprobs = self._describe_prompts(plan.work, mirror.rows, ends, hidden)
         drawing, searching = _choosers(plan.work, mirror.rows)
         logits = self._logits(hidden, [ends[i] - 1 for i in drawing + searching])
         count = len(drawing)
-        sampled = self._sample(
+        sampled, chosen = self._sample(
             None if logits is None else logits[:count],
             [plan.work[i].row for i in drawing],
             mirror.rows,
@@ -195,7 +226,7 @@ class Worker:
             mirror.rows,
         )
         faults = [drawing[i] for i in sampled.faults] + [searching[i] for i in named.faults]
-        return StepResult(
+        result = StepResult(
             step=plan.step,
             tokens=sampled.tokens,
             logprobs=sampled.logprobs,
@@ -203,26 +234,71 @@ class Worker:
             errors=dict.fromkeys(sorted(faults), FAULT),
             candidates=named.candidates,
         )
+        return result, drawing, chosen
+
+    def _forward(self, step: Arrays, batcher: Batcher, cache: Tensor) -> Tensor:
+        """The last hidden states of a step's tokens, from a graph where there is one."""
+        assert self._model is not None
+        graphs = self._graphs if cache is self._cache else None
+        self._inputs_taken.wait()  # the kernels may use their own room in host memory again
+        if graphs is not None and (size := graphs.size_for(step)) is not None:
+            graphs.prepare(step, size, self._latest)
+            self._inputs_taken = mark(self.device)
+            self.progress.tick()
+            return graphs.play(step, size)
+        given = batcher.place(step)
+        self._latest.fill(given.ids, step)
+        self.kernels.begin_step(given.batch)
+        self._inputs_taken = mark(self.device)
+        tick = self.progress.tick
+        return self._model.forward(given.ids, given.positions, cache, given.batch, tick)
+
+    def _maker(self) -> GraphMaker:
+        assert self._model is not None, "load comes first"
+        return GraphMaker(self.config, self.max_model_len, self.layout, self._model, self.device)
+
+    def _explained(self, what: str) -> AbstractContextManager[None]:
+        """Has a GPU that is too small named."""
+        return (
+            nullcontext() if self.device.type == "cpu" else explained(what, CudaMeter(self.device))
+        )
 
     def _logits(self, hidden: Tensor, at: list[int]) -> Tensor | None:
         """Logits of tokens `at` of the batch on rank 0; None on others, which must take part."""
         if not at:
             return None
         assert self._model is not None
-        return self._model.logits(hidden[at])
+        if at != list(range(len(hidden))):
+            (where,) = upload([np.array(at, np.int64)], self.device)
+            hidden = hidden.index_select(0, where)
+        return self._model.logits(hidden)
 
-    def _sample(self, logits: Tensor | None, numbers: list[int], rows: dict[int, Row]) -> Sampled:
-        """The next tokens of rows; only these are known to all ranks."""
+    def _sample(
+        self, logits: Tensor | None, numbers: list[int], rows: dict[int, Row]
+    ) -> tuple[Sampled, Chosen | None]:
+        """The next tokens of rows, which all ranks come to know; on the device and on their way, if
+        nobody needs to see them first."""
+        nothing = Sampled([], [], [])
         if not numbers:
-            return Sampled([], [], [])
+            return nothing, None
         if logits is None:
             ids = torch.empty(len(numbers), dtype=torch.int64, device=self.device)
             self.group.broadcast(ids)
-            return Sampled(ids.tolist(), [], [])
+            if not self.runs_ahead:
+                return Sampled(ids.tolist(), [], []), None
+            self._latest.store(numbers, ids)
+            return nothing, Chosen(ids, None)
+        if self.runs_ahead:
+            if (launched := self._sampler.launch(logits, numbers, rows)) is not None:
+                ids, unfit = launched
+                self.group.broadcast(ids)
+                self._latest.store(numbers, ids)
+                return nothing, Chosen(ids, unfit)
+            self._land_all()
         sampled = self._sampler.sample(logits, numbers, rows)
         if self.group.size > 1:
             self.group.broadcast(torch.tensor(sampled.tokens, device=self.device))
-        return sampled
+        return sampled, None
 
     def _search(self, logits: Tensor | None, numbers: list[int], rows: dict[int, Row]) -> Named:
         """The candidates of beams. The other ranks need none: the scheduler chooses, and tells all
@@ -270,29 +346,3 @@ def _ends(work: list[Work]) -> list[int]:
         total += item.count
         ends.append(total)
     return ends
-
-
-def tiers_on(device: torch.device) -> type[Tiers]:
-    """What carries blocks between a device and the host."""
-    return CopyThread if device.type == "cpu" else CopyStream
-
-
-def _place(name: str, kernels: str) -> tuple[torch.device, Kernels]:
-    """The device to compute on, and its kernels. `auto` is a GPU where there is one that has
-    kernels, else the CPU."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InvalidRequest(
-            "device",
-            "device cuda was asked for, but torch finds no GPU; use --device cpu, or install a "
-            "torch that is built for CUDA",
-        )
-    if name == "auto" and torch.cuda.is_available():
-        try:
-            return torch.device("cuda"), select(torch.device("cuda"), kernels)
-        except ValueError as error:
-            log.warning("computing on the CPU: %s", error)
-    device = torch.device("cuda" if name == "cuda" else "cpu")
-    try:
-        return device, select(device, kernels)
-    except ValueError as error:
-        raise InvalidRequest("kernels", str(error)) from None

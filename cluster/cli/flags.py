@@ -327,6 +327,20 @@ def _machines(parser: argparse.ArgumentParser) -> None:
         help="auto is cuda where there is a GPU (default: %(default)s)",
     )
     group.add_argument(
+        "--enforce-eager",
+        action="store_true",
+        help="record no CUDA graphs: less memory and a quicker start, but slower steps of few "
+        "sequences (default: off)",
+    )
+    group.add_argument(
+        "--cuda-graph-sizes",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="numbers of sequences for which decode steps are recorded as CUDA graphs; one number "
+        "is the largest of the usual ones (default: up to 512)",
+    )
+    group.add_argument(
         "--num-threads",
         type=int,
         metavar="N",

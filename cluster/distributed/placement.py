@@ -70,6 +70,20 @@ def addresses() -> dict[str, str]:
     return {node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"]}
 
 
+def odd_gpu(ranks: Sequence[tuple[str, Sequence[str]]]) -> tuple[int, str] | None:
+    """The first of the ranks, each (Ray's id of its node, the GPUs that it was given there), that
+    has not exactly one GPU to itself, and in words why."""
+    taken: dict[tuple[str, str], int] = {}
+    for rank, (node, gpus) in enumerate(ranks):
+        if len(gpus) != 1:
+            what = f"{len(gpus)} GPUs, {', '.join(gpus)}," if gpus else "no GPU"
+            return rank, f"was given {what} by Ray, and needs one of its own"
+        other = taken.setdefault((node, gpus[0]), rank)
+        if other != rank:
+            return rank, f"was given GPU {gpus[0]} by Ray, which rank {other} has already"
+    return None
+
+
 def check_room(config: EngineConfig, nodes: Sequence[Mapping[str, float]]) -> None:
     """Raises `InvalidRequest` where these nodes' resources are too few for all replicas and one
     ingress, or lie so that not every replica finds a node of its own."""

@@ -23,6 +23,7 @@ from octavo.cluster.distributed.placement import (
     addresses,
     bundle_nodes,
     bundles_of_ranks,
+    odd_gpu,
     rank_resources,
 )
 from octavo.scheduler.config import Capacity
@@ -90,6 +91,11 @@ class RayWorkers:
             raise EngineDead(
                 f"{self._place(rank)} {words}; install the same on every node of the cluster"
             )
+        if self._device == "cuda" and (
+            odd := odd_gpu([(each.node, each.gpus) for each in self._present])
+        ):
+            rank, words = odd
+            raise EngineDead(f"{self._place(rank)} {words}; see the node's CUDA_VISIBLE_DEVICES")
         meeting = await self._actors[0].rendezvous.remote()
         await self._all(
             f"meet the others at {meeting}",

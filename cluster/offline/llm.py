@@ -83,6 +83,8 @@ class LLM:
         allocation: Allocation = "paged",
         executor: str = "local",
         num_threads: int | None = None,
+        enforce_eager: bool = False,
+        cuda_graph_sizes: list[int] | None = None,
         seed: int = 0,
     ) -> None:
         self.model_path, names = resolve_model(None if model is None else str(model), _say)
@@ -110,6 +112,8 @@ class LLM:
             allocation=allocation,
             revision=model_revision(self.model_path),
             num_threads=num_threads,
+            enforce_eager=enforce_eager,
+            cuda_graph_sizes=cuda_graph_sizes,
         )
         checkpoint = ModelConfig.from_directory(self.model_path)
         resolve_dtype(dtype, checkpoint.dtype, config.device)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ import zmq
 
 from octavo.cluster.distributed.channel import StepChannel
 from octavo.scheduler.errors import EngineDead, OutOfStep
+from octavo.workers.ahead import run_ahead
 from octavo.workers.channel import Answer, Link, WorkerChannel
 from octavo.workers.curve import dial
 
@@ -80,6 +81,50 @@ def test_every_rank_gets_every_plan_once_and_in_order():
     run(3, note, test)
     expected = [b"%d" % number for number in range(100)]
     assert seen == {0: expected, 1: expected, 2: expected}
+
+
+class Instant:
+    """A launcher whose steps end a little after they were begun."""
+
+    runs_ahead = True
+
+    def begin(self, plan: bytes) -> Any:
+        if plan == b"gap":
+            raise OutOfStep(4, 6)
+        return Begun(plan)
+
+    def finish(self, begun: Any) -> bytes:
+        assert isinstance(begun, Begun)
+        return b"did " + begun.plan
+
+
+class Begun:
+    def __init__(self, plan: bytes) -> None:
+        self.plan = plan
+        self._looks = 3
+
+    def done(self) -> bool:
+        self._looks -= 1
+        return self._looks < 0
+
+    def wait(self) -> None: ...
+
+
+def test_steps_that_are_begun_early_are_answered_in_order_and_without_a_next_plan():
+    def ahead(channel: WorkerChannel, rank: int) -> None:
+        run_ahead(cast(Any, Instant()), channel)
+
+    async def test(channel: StepChannel) -> None:
+        assert await asyncio.wait_for(channel.execute(b"alone"), 10) == b"did alone"
+        plans = [b"%d" % number for number in range(50)]
+        results = await asyncio.gather(*map(channel.execute, plans))
+        assert results == [b"did " + plan for plan in plans]
+        last = asyncio.create_task(channel.execute(b"last"))
+        with pytest.raises(OutOfStep, match="expected plan 4, got plan 6"):
+            await channel.execute(b"gap")
+        assert await last == b"did last"
+
+    run(2, ahead, test)
 
 
 def test_a_lost_plan_is_sent_again_before_the_next_is_executed(monkeypatch):

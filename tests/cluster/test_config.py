@@ -5,6 +5,7 @@ import math
 import pytest
 
 from octavo.cluster.checkpoints.model_source import resolve_model
+from octavo.cluster.cli import flags
 from octavo.cluster.cli.sizes import parse_bytes, show_bytes, show_capacity
 from octavo.cluster.config import CPU_STEP_TOKENS, CUDA_STEP_TOKENS, EngineConfig
 from octavo.scheduler.config import Capacity
@@ -27,6 +28,7 @@ def config(**changes):
         ("num_gpu_blocks_override", 1, "--num-gpu-blocks-override"),
         ("kv_cache_memory_bytes", 0, "--kv-cache-memory-bytes"),
         ("num_threads", 0, "--num-threads"),
+        ("cuda_graph_sizes", [8, 0], "--cuda-graph-sizes"),
         ("block_size", 12, "--block-size"),
         ("gpu_memory_utilization", 1.5, "--gpu-memory-utilization"),
         ("swap_space", -1.0, "--swap-space"),
@@ -44,7 +46,8 @@ def test_a_wrong_setting_is_named_with_its_value(field, value, flag):
     with pytest.raises(InvalidRequest) as caught:
         config(**{field: value})
     assert caught.value.param == field
-    assert flag in caught.value.message and str(value) in caught.value.message
+    wrong = value[-1] if isinstance(value, list) else value
+    assert flag in caught.value.message and str(wrong) in caught.value.message
 
 
 def test_the_step_budget_follows_the_device_unless_given():
@@ -86,6 +89,15 @@ def test_the_memory_settings_reach_scheduler_and_workers():
     assert (scheduler.watermark_low, scheduler.watermark_high) == (0.1, 0.2)
     assert whole.worker_config().swap_space == 1.5
     assert config().worker_config().swap_space is None, "the workers decide"
+
+
+def test_the_graphs_settings_reach_the_workers():
+    worker = config(enforce_eager=True, cuda_graph_sizes=[1, 8]).worker_config()
+    assert (worker.enforce_eager, worker.cuda_graph_sizes) == (True, [1, 8])
+    worker = config().worker_config()
+    assert (worker.enforce_eager, worker.cuda_graph_sizes) == (False, None)
+    parsed = flags.parse(["serve", "m", "--enforce-eager", "--cuda-graph-sizes", "1", "8"])
+    assert (parsed.enforce_eager, parsed.cuda_graph_sizes) == (True, [1, 8])
 
 
 @pytest.mark.parametrize("allocation", ["max", "pow2", "oracle"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.cluster.config import EngineConfig
-from octavo.cluster.distributed.placement import bundles_of_ranks, check_room
+from octavo.cluster.distributed.placement import bundles_of_ranks, check_room, odd_gpu
 from octavo.scheduler.errors import InvalidRequest
 
 
@@ -51,3 +51,19 @@ def test_a_replica_that_fits_no_node_may_lie_on_several():
         check_room(config(**wanted, placement_group_strategy=strategy), nodes)
     with pytest.raises(InvalidRequest, match="need 19 CPUs, and the cluster has 16"):
         check_room(config(**wanted, num_replicas=2, placement_group_strategy="PACK"), nodes)
+
+
+def test_a_rank_has_a_gpu_to_itself():
+    assert odd_gpu([("a", ["0"]), ("a", ["1"]), ("b", ["0"])]) is None
+    assert odd_gpu([("a", ["0"]), ("b", ["1"]), ("b", ["1"])]) == (
+        2,
+        "was given GPU 1 by Ray, which rank 1 has already",
+    )
+    assert odd_gpu([("a", ["0"]), ("b", [])]) == (
+        1,
+        "was given no GPU by Ray, and needs one of its own",
+    )
+    assert odd_gpu([("a", ["0", "1"])]) == (
+        0,
+        "was given 2 GPUs, 0, 1, by Ray, and needs one of its own",
+    )

@@ -55,6 +55,26 @@ def execute_plans(
     return found
 
 
+def execute_ahead(
+    group: Group, config: WorkerConfig, runs: Sequence[Sequence[bytes]], num_blocks: int
+) -> list[list[bytes | None]]:
+    """The answers of one rank to several runs of plans, each step begun before the one before is
+    finished."""
+    found = []
+    for plans in runs:
+        worker = Worker(config, group)
+        worker.load()
+        worker.allocate(num_blocks)
+        worker.runs_ahead = True
+        answers, aloft = [], []
+        for plan in plans:
+            aloft.append(worker.begin(plan))
+            if len(aloft) == 2:
+                answers.append(worker.finish(aloft.pop(0)))
+        found.append(answers + [worker.finish(flight) for flight in aloft])
+    return found
+
+
 def talk(group: Group, dtype: torch.dtype) -> dict[str, list[Any] | None]:
     """One of each collective; values tell the ranks apart."""
     summed = torch.full((3,), group.rank + 1.0, dtype=dtype)

@@ -15,7 +15,6 @@ from octavo.workers.cache import (
     container_memory,
     cpu_budget,
     given_budget,
-    gpu_budget,
 )
 from octavo.workers.config import WorkerConfig
 from octavo.workers.worker import Worker
@@ -87,13 +86,6 @@ def test_a_container_limit_counts(tmp_path):
     (tmp_path / "memory.current").write_text(f"{4 * GIB}\n")
     assert container_memory(tmp_path) == 0
     assert available_memory() > 0
-
-
-def test_the_gpu_keeps_the_peak_of_the_largest_step_free():
-    budget = gpu_budget(60 * GIB, 80 * GIB, 3 * GIB, 0.9)
-    assert budget.cache_bytes == 72 * GIB - 20 * GIB - 3 * GIB
-    assert sum(size for _, size in budget.lines) == budget.cache_bytes
-    assert gpu_budget(60 * GIB, 80 * GIB, 3 * GIB, 0.1).cache_bytes == 0
 
 
 def test_the_largest_step_touches_no_row(tiny_model):

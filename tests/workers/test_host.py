@@ -74,3 +74,42 @@ def test_a_swap_space_that_is_no_size_is_refused(wrong):
     with pytest.raises(InvalidRequest, match=f"0 or more, got {wrong}") as error:
         WorkerConfig("model", swap_space=wrong)
     assert error.value.param == "swap_space"
+
+
+class Registrar:
+    """Of CUDA's runtime, what pins memory; `code` is what it answers."""
+
+    def __init__(self, code=0):
+        self.code = code
+        self.pinned = {}
+
+    def cudaHostRegister(self, address, size, flags):
+        self.pinned[address] = size
+        return self.code
+
+    def cudaHostUnregister(self, address):
+        del self.pinned[address]
+        return 0
+
+
+def test_beside_a_gpu_the_whole_tier_is_pinned_once_for_as_long_as_it_lives():
+    registrar = Registrar()
+    blocks = host_blocks(5, 1000, torch.device("cuda"), registrar)
+    assert registrar.pinned == {blocks.data_ptr(): 5000}
+    part = blocks[2:3]
+    del blocks
+    assert len(registrar.pinned) == 1
+    del part
+    assert registrar.pinned == {}
+    host_blocks(0, 1000, torch.device("cuda"), registrar)
+    assert registrar.pinned == {}
+
+
+def test_memory_that_cannot_be_pinned_is_one_sentence():
+    with pytest.raises(InvalidRequest) as caught:
+        host_blocks(3, GIB // 2, torch.device("cuda"), Registrar(code=2))
+    assert caught.value.param == "swap_space"
+    assert caught.value.message == (
+        "the system does not let 1.50 GiB of host memory be pinned for the GPU (CUDA error 2); "
+        "lower --swap-space, or raise the limit of locked memory (ulimit -l)"
+    )

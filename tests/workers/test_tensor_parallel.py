@@ -21,7 +21,7 @@ from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.config import WorkerConfig
 from octavo.workers.parallel import ALONE, Group
 from tests.workers.plans import BLOCK_SIZE, NUM_BLOCKS, fork_plans, generation_plans, run_plans
-from tests.workers.ranks import execute_plans, lose_a_peer, run_ranks, talk
+from tests.workers.ranks import execute_ahead, execute_plans, lose_a_peer, run_ranks, talk
 from tests.workers.test_generation import make_worker, random_prompts
 
 PROMPTS = random_prompts(5, 33, 18)
@@ -113,6 +113,22 @@ def test_ranks_share_blocks_and_search_as_one_does(tiny_model):
         for one, other in zip(found.candidates, alone.candidates, strict=True):
             assert [token for token, _ in one] == [token for token, _ in other]
             assert [value for _, value in one] == pytest.approx([v for _, v in other], abs=1e-4)
+
+
+def test_ranks_that_begin_steps_early_give_what_one_gives(tiny_model):
+    """Rank 0 must see some tokens at once (penalties, a filtered draw), the other need not."""
+    config = WorkerConfig(str(tiny_model("llama")), block_size=BLOCK_SIZE, swap_space=0.01)
+    unseen = [SAMPLING[0], SamplingParams(temperature=1.2, seed=4), SamplingParams(temperature=0)]
+    unseen[0] = msgspec.structs.replace(SAMPLING[0], logprobs=None)
+    runs = [plans(), shared_plans(), generation_plans(PROMPTS, 9, sampling=unseen, chunk=10)]
+    encoded = [[encode(plan) for plan in run] for run in runs]
+    found, silent = run_ranks(2, execute_ahead, config, encoded, NUM_BLOCKS)
+    assert not any(answer for run in silent for answer in run)
+    for answers, run in zip(found, runs, strict=True):
+        expected = run_plans(make_worker(tiny_model("llama"), swap_space=0.01), run)
+        results = [decode_result(answer) for answer in answers]
+        assert [result.tokens for result in results] == [result.tokens for result in expected]
+        compare(results, expected, 1e-4)
 
 
 def test_bfloat16_ranks_stay_close_to_one(tiny_model):

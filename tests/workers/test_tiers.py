@@ -15,8 +15,8 @@ from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.copy_stream import CopyStream
 from octavo.workers.copy_thread import CopyThread
 from octavo.workers.host import host_blocks
+from octavo.workers.place import tiers_on
 from octavo.workers.tiers import independent, written_blocks
-from octavo.workers.worker import tiers_on
 from tests.workers.late import Impatient, Late, Overwriting
 
 CPU = torch.device("cpu")
