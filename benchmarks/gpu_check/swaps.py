@@ -1,0 +1,152 @@
+"""Blocks between the tiers: whether fences hold on the real device, and how fast the copies are."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_check.report import Report
+from benchmarks.gpu_check.setting import Setting
+from octavo.kernels.select import select
+from octavo.scheduler.plan import StepPlan
+from octavo.workers.host import host_blocks
+from octavo.workers.place import tiers_on
+from octavo.workers.tiers import Tiers
+from octavo.workers.upload import mark
+
+BLOCKS, HOST_BLOCKS = 64, 32
+SLOW = 2048  # a product of this size keeps the device busy while the copies run
+
+
+def check_fences(setting: Setting, report: Report) -> None:
+    """Random plans over blocks that hold one number each, with computing that is slow to read and
+    to write them, against the same plans done one thing at a time."""
+    width = 64 if setting.tiny else 32 * 1024  # of int64: 256 KiB
+    steps = 20 if setting.tiny else 200
+    for seed in range(1 if setting.tiny else 3):
+        tiers, cache, host = _pools(setting, width)
+        busy = torch.randn(8 if setting.tiny else SLOW, 8 if setting.tiny else SLOW)
+        busy = busy.to(setting.device)
+        found = []
+        device, backing = list(range(BLOCKS)), [-block for block in range(HOST_BLOCKS)]
+        expected = []
+        for plan, writes in _plans(seed, steps):
+            tiers.before(plan, writes)
+            busy = busy @ busy / busy.norm()
+            found.append((cache.amin(1), cache.amax(1)))  # what every block holds, all of it
+            if writes:
+                numbers = torch.tensor(list(writes), device=setting.device)
+                values = torch.tensor(list(writes.values()), device=setting.device)
+                cache[numbers] = values[:, None].expand(-1, width)
+            tiers.after(plan)
+            _follow(plan, writes, device, backing, expected)
+        last = StepPlan(steps, [], swap_in=[(0, 1)])
+        tiers.before(last, [1])  # behind all that came before
+        setting.synchronize()
+        wrong = [
+            step
+            for step, ((least, most), right) in enumerate(zip(found, expected, strict=True))
+            if least.tolist() != right or most.tolist() != right
+        ]
+        report.check(f"fences, seed {seed}: what {steps} steps find", not wrong, wrong[:5])
+        kept = host.view(torch.int64)
+        right = kept[:, 0].tolist() == backing and bool((kept == kept[:, :1]).all())
+        report.check(f"fences, seed {seed}: what the host has", right)
+
+
+def _pools(setting: Setting, width: int) -> tuple[Tiers, Tensor, Tensor]:
+    cache = torch.arange(BLOCKS).repeat(width, 1).T.contiguous().to(setting.device)
+    host = host_blocks(HOST_BLOCKS, width * 8, setting.device)
+    host.view(torch.int64)[:] = -torch.arange(HOST_BLOCKS)[:, None]
+    kernels = select(setting.device, setting.kernels)
+    return tiers_on(setting.device)(cache, host, kernels), cache, host
+
+
+def _plans(seed: int, steps: int) -> Iterator[tuple[StepPlan, dict[int, int]]]:
+    source = random.Random(seed)
+
+    def pairs(sources: int, targets: int) -> list[tuple[int, int]]:
+        chosen = source.sample(range(targets), source.choice([0, 0, 1, 4, 12]))
+        return [(source.randrange(sources), target) for target in chosen]
+
+    for step in range(steps):
+        plan = StepPlan(
+            step,
+            [],
+            swap_out=pairs(BLOCKS, HOST_BLOCKS),
+            swap_in=pairs(HOST_BLOCKS, BLOCKS),
+            copy=pairs(BLOCKS, BLOCKS),
+            store=pairs(BLOCKS, HOST_BLOCKS),
+        )
+        yield plan, {block: 1000 * step + block for block in source.sample(range(BLOCKS), 6)}
+
+
+def _follow(
+    plan: StepPlan,
+    writes: dict[int, int],
+    device: list[int],
+    host: list[int],
+    expected: list[list[int]],
+) -> None:
+    for read, written, moves in (
+        (device, host, plan.swap_out),
+        (host, device, plan.swap_in),
+        (device, device, plan.copy),
+    ):
+        for source, target in moves:
+            written[target] = read[source]
+    expected.append(device.copy())
+    for block, value in writes.items():
+        device[block] = value
+    for source, target in plan.store:
+        host[target] = device[source]
+
+
+def measure_copies(setting: Setting, report: Report) -> None:
+    """GB/s of scattered blocks both ways, and their share of one large copy of as many bytes."""
+    total = 2**20 if setting.tiny else 512 * 2**20
+    for size in (2**16,) if setting.tiny else (2**18, 2**19, 2**21):
+        count = total // size
+        cache = torch.zeros(count, size, dtype=torch.uint8, device=setting.device)
+        host = host_blocks(count, size, setting.device)
+        kernels = select(setting.device, setting.kernels)
+        tiers = tiers_on(setting.device)(cache, host, kernels)
+        targets = list(range(count))
+        random.Random(0).shuffle(targets)
+        pairs = list(enumerate(targets))
+        for way, plan in (
+            ("out", StepPlan(0, [], store=pairs)),
+            ("in", StepPlan(0, [], swap_in=pairs)),
+        ):
+            blocks = min(_run(setting, tiers, plan) for _ in range(3))
+            whole = min(_copy(setting, cache, host, way) for _ in range(3))
+            report.figures[f"blocks of {size // 1024} KiB {way}"] = {
+                "GB/s": round(total / blocks / 1e9, 2),
+                "GB/s in one copy": round(total / whole / 1e9, 2),
+                "share": round(whole / blocks, 3),
+            }
+
+
+def _run(setting: Setting, tiers: Tiers, plan: StepPlan) -> float:
+    setting.synchronize()
+    began = time.perf_counter()
+    tiers.before(plan, [])
+    tiers.after(plan)
+    tiers._await(tiers._issued)
+    mark(setting.device).wait()
+    return max(time.perf_counter() - began, 1e-9)
+
+
+def _copy(setting: Setting, cache: Tensor, host: Tensor, way: str) -> float:
+    setting.synchronize()
+    began = time.perf_counter()
+    if way == "out":
+        host.copy_(cache, non_blocking=True)
+    else:
+        cache.copy_(host, non_blocking=True)
+    setting.synchronize()
+    return max(time.perf_counter() - began, 1e-9)
