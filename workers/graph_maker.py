@@ -16,10 +16,12 @@ from octavo.workers.graphs import CudaCapture, DecodeGraphs
 from octavo.workers.ladder import ladder
 from octavo.workers.models.llama import Llama
 
+ON_THE_HOST = ("torch", "reference")  # kernels that look into a batch, and cannot be recorded
+
 
 class GraphMaker:
-    """None on a CPU, or where the user wants none. Every rank of a group must make its own at the
-    same time: recording a step runs it."""
+    """Of no size on a CPU, or where the user or the kernels want no graphs. Every rank of a group
+    must make its own at the same time: recording a step runs it."""
 
     def __init__(
         self,
@@ -34,7 +36,8 @@ class GraphMaker:
         self._model = model
         self._device = device
         self.sizes: tuple[int, ...] = ()
-        if device.type != "cpu" and not config.enforce_eager:
+        recordable = model.kernels.name not in ON_THE_HOST
+        if device.type != "cpu" and recordable and not config.enforce_eager:
             rows = min(config.max_num_seqs, config.max_num_batched_tokens)
             self.sizes = ladder(config.cuda_graph_sizes, rows)
 

@@ -23,7 +23,6 @@ from typing import Any
 from benchmarks.gpu_check.report import CannotRun, Report, first_line
 
 SECONDS = 460.0  # for all parts
-KERNELS = ("auto", "native", "torch", "reference")
 
 
 def _lazily(module: str, name: str) -> Callable[[Any, Report], None]:
@@ -40,7 +39,8 @@ def _lazily(module: str, name: str) -> Callable[[Any, Report], None]:
 # By name: the part, and for how many seconds it may run. The first are what the others need.
 PARTS: dict[str, tuple[Callable[[Any, Report], None], float]] = {
     "environment": (_lazily("environment", "check_environment"), 60),
-    "kernels": (_lazily("kernels", "check_kernels"), 150),
+    "kernels": (_lazily("kernels", "check_kernels"), 200),
+    "triton": (_lazily("kernels", "check_triton"), 100),
     "engine": (_lazily("engine", "check_engine"), 120),
     "graphs": (_lazily("engine", "check_graphs"), 120),
     "fences": (_lazily("swaps", "check_fences"), 60),
@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
-    parser.add_argument("--kernels", default="auto", choices=KERNELS)
+    parser.add_argument("--kernels", default="auto", help="as octavo.kernels.select names them")
     parser.add_argument("--parts", help=f"some of {','.join(PARTS)}, separated by commas")
     parser.add_argument("--out", type=Path, default=Path("gpu_check.json"))
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for all parts together")

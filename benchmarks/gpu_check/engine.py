@@ -153,15 +153,16 @@ def reference_logprobs(engine: Engine, tokens: list[int], asking: SamplingParams
 
 def check_engine(setting: Setting, report: Report) -> None:
     """Greedy answers, batched and chunked, twice; random ones, twice; several model families."""
-    for family in ("llama", "qwen3"):
-        case = Case(setting, family)
+    for family, dtype in (("llama", setting.dtype), ("qwen3", setting.dtype), ("llama", "float32")):
+        name = f"{family} {dtype}"
+        case = Case(replace(setting, dtype=dtype), family)
         answers = case.answers()
-        case.judge(report, family, answers)
-        report.check(f"{family}: the same again", case.answers() == answers)
-        alone = Case(setting, family)
-        alone.prompts = case.prompts[-2:]
-        agree = sum(a == b for a, b in zip(alone.answers(), answers[-2:], strict=True))
-        report.figures[f"{family}: answers alone that equal those in a batch"] = f"{agree} of 2"
+        case.judge(report, name, answers)
+        report.check(f"{name}: the same again", case.answers() == answers)
+        whole, case.prompts = answers[-2:], case.prompts[-2:]
+        agree = sum(a == b for a, b in zip(case.answers(), whole, strict=True))
+        report.figures[f"{name}: answers alone that equal those in a batch"] = f"{agree} of 2"
+    case = Case(setting)
     drawn = [
         SamplingParams(temperature=1.0, seed=number, max_tokens=8, ignore_eos=True)
         if number % 2

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_check.report import Report
+from benchmarks.gpu_check.report import CannotRun, Report
 from benchmarks.gpu_check.setting import Setting
 from octavo.kernels.base import Batch, Kernels, cache_shape
 from octavo.kernels.reference import ReferenceKernels
-from octavo.kernels.select import select
+from octavo.kernels.select import NAMES, select
 
 # Largest difference that rounding explains, of results of about 1; sums of many are rounded once.
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -131,6 +131,14 @@ def works(lengths: Sequence[int]) -> dict[str, list[Work]]:
     chunks = [(row, length // 2, length) for row, length in enumerate(lengths) if length > 1]
     mixed = [(decode, whole, chunks)[row % 2][row] for row in range(len(lengths))]
     return {"decode": decode, "prefill": whole, "chunks": chunks, "mixed": mixed}
+
+
+def check_triton(setting: Setting, report: Report) -> None:
+    """The same again, with Triton's attention where FlashInfer's was checked; and float32."""
+    if setting.device.type == "cpu" or "triton" not in NAMES:
+        raise CannotRun("Triton's kernels are for a GPU")
+    check_kernels(replace(setting, kernels="triton"), report)
+    check_kernels(replace(setting, kernels="triton", dtype="float32"), report)
 
 
 def check_kernels(setting: Setting, report: Report) -> None:

@@ -170,6 +170,7 @@ def test_the_sizes_of_a_gpu_are_those_that_were_asked_for(tiny_model, monkeypatc
     assert maker(max_num_seqs=99, max_num_batched_tokens=3)[1].sizes == (1, 2, 3)
     assert maker(cuda_graph_sizes=[3, 5])[1].sizes == (3, 5)
     assert maker(enforce_eager=True)[1].sizes == ()
+    assert maker(kernels="torch")[1].sizes == ()
     worker, on_cpu = maker("cpu")
     assert on_cpu.sizes == () and on_cpu.make(worker._cache) is None
     on_cpu.sizes = (2, 4)

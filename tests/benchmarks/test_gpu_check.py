@@ -1,0 +1,113 @@
+"""The check of a machine with a GPU, run where there is none: so it works on the day of one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu_check import __main__ as gpu_check
+from benchmarks.gpu_check.report import CannotRun
+from octavo.kernels.reference import ReferenceKernels
+
+ROOT = Path(__file__).parents[2]
+LEFT_OUT = ("ranks", "triton")  # processes of their own, and what only a GPU has
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Models are made once."""
+    return tmp_path_factory.mktemp("gpu_check")
+
+
+def options(**changes):
+    given = {"device": "cpu", "dtype": "float32", "kernels": "auto", "tiny": True}
+    return argparse.Namespace(**given | changes)
+
+
+@pytest.mark.parametrize("part", [part for part in gpu_check.PARTS if part not in LEFT_OUT])
+def test_every_part_passes_on_the_cpu(folder, part):
+    found = gpu_check.run_part(part, options(), folder)
+    assert found["failures"] == [] and found["status"] == "passed", found
+    assert found["passed"] or found["figures"]
+    json.dumps(found)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_parts_say_that_they_cannot_run(folder):
+    found = gpu_check.run_part("engine", options(device="cuda"), folder)
+    assert (found["status"], found["reason"]) == ("could not run", "torch finds no GPU")
+
+
+@pytest.mark.parametrize(
+    "error, status, reason",
+    [
+        (CannotRun("2 ranks need 2 GPUs"), "could not run", "2 ranks need 2 GPUs"),
+        (ModuleNotFoundError("no", name="zz"), "could not run", "the package zz is not installed"),
+        (RuntimeError("CUDA error: lost\nmore"), "failed", "RuntimeError: CUDA error: lost"),
+    ],
+)
+def test_what_goes_wrong_is_named(folder, monkeypatch, error, status, reason):
+    def fail(setting, report):
+        raise error
+
+    monkeypatch.setitem(gpu_check.PARTS, "engine", (fail, 1))
+    found = gpu_check.run_part("engine", options(), folder)
+    assert (found["status"], found["reason"]) == (status, reason)
+
+
+def test_a_wrong_kernel_is_found(folder, monkeypatch):
+    from benchmarks.gpu_check import kernels as checked
+
+    class Wrong(ReferenceKernels):
+        def attention(self, query, cache, batch, scale, out):
+            super().attention(query, cache, batch, scale * 1.1, out)
+
+        def copy_blocks(self, cache, pairs):
+            raise RuntimeError("no copy engine")
+
+    monkeypatch.setattr(checked, "select", lambda device, name: Wrong())
+    found = gpu_check.run_part("kernels", options(), folder)
+    assert found["status"] == "failed"
+    failures = " ".join(found["failures"])
+    assert "decode attention" in failures and "blocks: RuntimeError: no copy engine" in failures
+    assert "rms_norm" not in failures
+
+
+def test_the_script_names_what_failed_and_keeps_what_was_found(tmp_path):
+    out = tmp_path / "found.json"
+    command = [str(ROOT / "scripts" / "gpu_check.sh"), "--device", "cpu", "--dtype", "float32"]
+    command += ["--tiny", "--parts", "fences", "--out", str(out)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "could not run: nothing; failed: nothing" in done.stdout
+    found = json.loads(out.read_text())
+    assert {part: each["status"] for part, each in found.items()} == {"fences": "passed"}
+
+
+def test_an_interpreter_without_torch_is_one_sentence(tmp_path):
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    script = str(ROOT / "scripts" / "gpu_check.sh")
+    for python, words in ((str(fake), "has no torch"), ("/no/python", "there is no '/no/python'")):
+        done = subprocess.run(
+            [script],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PYTHON": python, "PATH": "/usr/bin:/bin"},
+        )
+        assert done.returncode == 2 and words in done.stdout
