@@ -62,7 +62,12 @@ def test_a_step_begun_early_gives_what_it_gives_in_its_turn(tiny_model, sampling
 def test_rows_may_fork_from_one_whose_token_is_on_its_way(tiny_model):
     plans = fork_plans(PROMPTS[1], RANDOM, [7, 8], 10, fork_at=3)
     expected = run_plans(make_worker(tiny_model("llama")), plans)
-    assert without_times(run_begun(ahead(tiny_model("llama")), plans)) == without_times(expected)
+    worker = ahead(tiny_model("llama"))
+    assert without_times(run_begun(worker, plans)) == without_times(expected)
+    streams = tokens_by_row(plans, expected)
+    for number, row in worker._mirror.rows.items():
+        said = row.tokens[len(PROMPTS[1]) :]
+        assert said == [*streams[0][: 0 if number == 0 else 3], *streams[number]], number
 
 
 def test_tokens_are_pending_until_their_step_has_ended(tiny_model):
