@@ -4,8 +4,8 @@ A step is begun by giving the device all its work, and finished when its tokens 
 between the next one can be begun, so that the device finds it when it is done with this one; the
 tokens of this one it reads on the device. `octavo.workers.flight` has what is known meanwhile.
 
-Where the host must see something before a step can be begun, that step waits for the one before: it
-is slower, and nothing else is different.
+Where the host must see the tokens of a row at once, as penalties do, its steps are begun and waited
+for in one: the device then waits for Python, and nothing else is different.
 """
 
 from __future__ import annotations

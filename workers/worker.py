@@ -288,13 +288,12 @@ class Worker:
                 return Sampled(ids.tolist(), [], []), None
             self._latest.store(numbers, ids)
             return nothing, Chosen(ids, None)
-        if self.runs_ahead:
-            if (launched := self._sampler.launch(logits, numbers, rows)) is not None:
-                ids, unfit = launched
-                self.group.broadcast(ids)
-                self._latest.store(numbers, ids)
-                return nothing, Chosen(ids, unfit)
-            self._land_all()
+        # Rows of which the host sees each token at once have none that is on its way.
+        if self.runs_ahead and (launched := self._sampler.launch(logits, numbers, rows)):
+            ids, unfit = launched
+            self.group.broadcast(ids)
+            self._latest.store(numbers, ids)
+            return nothing, Chosen(ids, unfit)
         sampled = self._sampler.sample(logits, numbers, rows)
         if self.group.size > 1:
             self.group.broadcast(torch.tensor(sampled.tokens, device=self.device))
