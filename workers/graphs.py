@@ -148,7 +148,8 @@ class CudaCapture:
         main.wait_stream(side)
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # What other threads ask of the GPU meanwhile, as one of NCCL does, is no fault.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             hidden = run()
         return _Graph(graph, hidden)
 

@@ -18,11 +18,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 from benchmarks.gpu_check.report import CannotRun, Report, first_line
 
 SECONDS = 460.0  # for all parts
+MODELS = 4 * 2**30  # bytes that they may need
 
 
 def _lazily(module: str, name: str) -> Callable[[Any, Report], None]:
@@ -158,8 +160,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _room() -> str | None:
-    """Models are written to memory where there is a folder for that."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+    """Models are written to memory where there is a folder for that, and room in it."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() and disk_usage(memory).free > MODELS else None
 
 
 if __name__ == "__main__":

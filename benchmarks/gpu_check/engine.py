@@ -51,6 +51,7 @@ class Engine:
             self.capacity,
         )
         self.steps = 0
+        self.timeline: list[tuple[int, float]] = []  # rows that decode, and when the step had ended
 
     def answer(self, prompts: Prompts, sampling: Sequence[SamplingParams]) -> list[list[int]]:
         """The tokens of each prompt's answer."""
@@ -67,9 +68,13 @@ class Engine:
                 if plan is None:
                     break
                 aloft.append(self.worker.begin(encode(plan)))
-            raw = self.worker.finish(aloft.popleft())
+            flight = aloft.popleft()
+            raw = self.worker.finish(flight)
             assert raw is not None
             self.steps += 1
+            counts = [work.count for work in flight.plan.work]
+            rows = len(counts) if set(counts) == {1} else 0
+            self.timeline.append((rows, time.perf_counter()))
             for event in self.scheduler.update(decode_result(raw), time.monotonic()):
                 if event.error is not None:
                     raise RuntimeError(event.error)

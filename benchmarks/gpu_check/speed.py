@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
@@ -134,35 +135,37 @@ def measure_steps(setting: Setting, report: Report) -> None:
             found = _decode(setting, engine, batch)
             report.figures[f"{batch} sequences, {name}"] = found
         if setting.device.type == "cuda" and not eager:
-            report.figures["gap between steps"] = _gaps(setting, engine)
+            report.figures["gap between steps"] = measure_gaps(engine, BATCHES)
 
 
 def _decode(setting: Setting, engine: Engine, batch: int) -> dict[str, float]:
-    context, length = (16, 8) if setting.tiny else (512, 128)
+    """Of the steps in which all of them decode, after some that are not counted."""
+    context, length = (16, 12) if setting.tiny else (512, 128)
     prompts = random_prompts([context] * batch, 500, seed=batch)
+    engine.answer(prompts[: batch // 2 + 1], [greedy(4)] * (batch // 2 + 1))
+    engine.timeline.clear()
     began = time.perf_counter()
-    engine.answer(prompts, [greedy(1)] * batch)  # the same prefill, to be taken off
-    prefill = time.perf_counter() - began
-    began = time.perf_counter()
-    answers = engine.answer(prompts, [greedy(length)] * batch)
-    seconds = max(time.perf_counter() - began - prefill, 1e-9)
-    tokens = sum(len(answer) - 1 for answer in answers)
+    engine.answer(prompts, [greedy(length)] * batch)
+    ends = [end for rows, end in engine.timeline if rows == batch]
+    first = next(at for at, (rows, _) in enumerate(engine.timeline) if rows == batch)
+    seconds = max(ends[-1] - ends[0], 1e-9)
+    prefill = engine.timeline[first][1] - began
     return {
-        "tokens/s": round(tokens / seconds, 1),
-        "ms a step": round(seconds / (length - 1) * 1e3, 3),
+        "tokens/s": round(batch * (len(ends) - 1) / seconds, 1),
+        "ms a step": round(seconds / (len(ends) - 1) * 1e3, 3),
         "prefill tokens/s": round(batch * context / prefill, 1),
     }
 
 
-def _gaps(setting: Setting, engine: Engine) -> dict[str, Any]:
+def measure_gaps(engine: Engine, batches: Sequence[int], steps: int = 64) -> dict[str, Any]:
     """For how much of a decode step the device has nothing to do: of a stretch of steps, the time
     that is not between a step's first work on the device and its last, as the device came by."""
     found = {}
-    for batch in BATCHES:
-        for number, prompt in enumerate(random_prompts([64] * batch, 500, seed=number_of(batch))):
-            request = Request(f"gap-{batch}-{number}", prompt, greedy(96))
+    for batch in batches:
+        for number, prompt in enumerate(random_prompts([64] * batch, 500, seed=1000 + batch)):
+            request = Request(f"gap-{batch}-{number}", prompt, greedy(steps + 32))
             engine.scheduler.add(request, time.monotonic())
-        stretch = _stretch(engine, 64)
+        stretch = _stretch(engine, steps)
         busy = sum(start.elapsed_time(end) for start, end in stretch)
         whole = stretch[0][0].elapsed_time(stretch[-1][1])
         found[f"{batch} sequences"] = {
@@ -172,10 +175,6 @@ def _gaps(setting: Setting, engine: Engine) -> dict[str, Any]:
         for name in engine.scheduler.live_requests:
             engine.scheduler.abort(name)
     return found
-
-
-def number_of(batch: int) -> int:
-    return 1000 + batch
 
 
 def _stretch(engine: Engine, steps: int) -> list[tuple[Any, Any]]:
@@ -198,17 +197,18 @@ def _stretch(engine: Engine, steps: int) -> list[tuple[Any, Any]]:
                 plan = scheduler.schedule(time.monotonic())
                 if plan is None:
                     break
+                started.clear()  # a plan that only drops rows computes nothing
                 flight = worker.begin(encode(plan))
                 end = torch.cuda.Event(enable_timing=True)
                 end.record()
-                aloft.append((flight, started[-1], end))
+                aloft.append((flight, [(start, end) for start in started]))
             if not aloft:
                 break
-            flight, start, end = aloft.popleft()
+            flight, span = aloft.popleft()
             raw = worker.finish(flight)
             assert raw is not None
             scheduler.update(decode_result(raw), time.monotonic())
-            events.append((start, end))
+            events += span
         while aloft:
             scheduler.update(decode_result(worker.finish(aloft.popleft()[0]) or b""), 0.0)
     finally:

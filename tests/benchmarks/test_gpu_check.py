@@ -14,6 +14,7 @@ import torch
 from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check.report import CannotRun
 from octavo.kernels.reference import ReferenceKernels
+from tests.workers.fake_cuda import FakeCuda
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = ("ranks", "triton")  # processes of their own, and what only a GPU has
@@ -77,6 +78,25 @@ def test_a_wrong_kernel_is_found(folder, monkeypatch):
     failures = " ".join(found["failures"])
     assert "decode attention" in failures and "blocks: RuntimeError: no copy engine" in failures
     assert "rms_norm" not in failures
+
+
+def test_gaps_are_measured_by_events(folder, monkeypatch):
+    from benchmarks.gpu_check.engine import Case
+    from benchmarks.gpu_check.setting import Setting
+    from benchmarks.gpu_check.speed import Engine, measure_gaps
+
+    fake = FakeCuda()
+    fake.patch(monkeypatch)
+    setting = Setting(torch.device("cpu"), "float32", "auto", folder, True)
+    engine = Engine(Case(setting).config(), enable_prefix_caching=False)
+    engine.worker.runs_ahead = True
+    found = measure_gaps(engine, [1, 3], steps=6)
+    assert list(found) == ["1 sequences", "3 sequences"]
+    for figures in found.values():  # time goes by in calls: begin, end, nothing between
+        assert 0 <= figures["share of the step"] < 1 and figures["ms a step"] > 0
+    assert not engine.scheduler.live_requests
+    on_gpu = Setting(torch.device("cuda"), "float32", "auto", folder, True)
+    assert on_gpu.seconds(lambda: fake.said.append("work")) == pytest.approx(3e-3 / 2)
 
 
 def test_the_script_names_what_failed_and_keeps_what_was_found(tmp_path):

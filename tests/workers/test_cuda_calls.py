@@ -1,0 +1,167 @@
+"""The few places that speak to CUDA, against a torch.cuda that writes down what it hears."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from datetime import timedelta
+
+import pytest
+import torch
+
+from octavo.workers import parallel, transfers
+from octavo.workers.copy_stream import CudaStreams
+from octavo.workers.gpu_memory import CudaMeter
+from octavo.workers.graphs import WARM_UPS, CudaCapture
+from octavo.workers.parallel import Group
+from octavo.workers.upload import StreamMark, mark
+from tests.workers.fake_cuda import FakeCuda
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    fake = FakeCuda()
+    fake.patch(monkeypatch)
+    return fake
+
+
+def test_calls_are_warmed_up_beside_and_then_recorded(cuda):
+    capture = CudaCapture(GPU)
+
+    def run():
+        cuda.said.append(("run", cuda.current))
+        return torch.ones(2)
+
+    recording = capture(run)
+    assert cuda.said == [
+        ("side", "waits for", "main"),
+        *[("run", "side")] * WARM_UPS,
+        ("main", "waits for", "side"),
+        "synchronize",
+        ("capture", "pool", "thread_local"),
+        ("run", "main"),
+        "captured",
+    ]
+    assert recording.hidden.tolist() == [1, 1]
+    recording.replay()
+    assert cuda.said[-1] == "replay"
+
+
+def test_torch_takes_what_it_is_given_here():
+    """The fake one takes anything of the right name."""
+    for name, given, options in (
+        ("graph", [None], {"pool": None, "capture_error_mode": "thread_local"}),
+        ("graph_pool_handle", [], {}),
+        ("stream", [None], {}),
+        ("current_stream", [GPU], {}),
+        ("synchronize", [GPU], {}),
+        ("mem_get_info", [GPU], {}),
+        ("memory_reserved", [GPU], {}),
+        ("max_memory_allocated", [GPU], {}),
+        ("reset_peak_memory_stats", [GPU], {}),
+    ):
+        inspect.signature(getattr(torch.cuda, name)).bind(*given, **options)
+    options = {"timeout": None, "device_id": GPU}
+    inspect.signature(torch.distributed.init_process_group).bind("nccl", **options)
+
+
+def test_a_mark_is_an_event_that_is_waited_for_without_spinning(cuda):
+    here = mark(GPU)
+    assert isinstance(here, StreamMark)
+    assert here._event.options == {"blocking": True}
+    assert here.done()
+    here.wait()
+    assert cuda.said == [("record", "main"), "wait for event"]
+
+
+def test_streams_and_timed_events_are_torchs(cuda):
+    streams = CudaStreams(GPU)
+    side = streams.make()
+    assert streams.current().name == "main"
+    event = streams.event()
+    assert event.options == {"enable_timing": True}
+    with streams.on(side):
+        event.record()
+    assert cuda.said == [("record", "side")]
+
+
+def test_the_meter_reads_what_torch_says(cuda):
+    meter = CudaMeter(GPU)
+    meter.settle()
+    meter.forget_peak()
+    assert cuda.said == ["synchronize", "empty_cache", "reset_peak"]
+    assert (meter.allocated(), meter.peak(), meter.reserved()) == (5, 9, 7)
+    assert meter.free_and_total() == (40, 100)
+
+
+class Runtime:
+    """Of CUDA's library, the one function; its first arguments are addresses of this process."""
+
+    def __init__(self, code=0):
+        def memcpy(target, source, size, direction, stream):
+            assert (direction, stream) == (4, 77)
+            ctypes.memmove(target, source, size)
+            return code
+
+        kind = ctypes.CFUNCTYPE(
+            *(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
+            *(ctypes.c_int, ctypes.c_void_p),
+        )
+        self.cudaMemcpyAsync = kind(memcpy)
+
+
+def test_copies_are_asked_for_in_the_current_stream(cuda, monkeypatch):
+    monkeypatch.setattr(transfers, "_runtime", Runtime)
+    copy = transfers.cuda_copy()
+    source, target = torch.arange(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8)
+    copy(target[8:24], source[:16])
+    assert target.tolist() == [0] * 8 + list(range(16)) + [0] * 40
+    monkeypatch.setattr(transfers, "_runtime", lambda: Runtime(700))
+    with pytest.raises(RuntimeError, match="CUDA error 700"):
+        transfers.cuda_copy()(target, source)
+
+
+@pytest.mark.parametrize(
+    "version, name", [("13.0", "libcudart.so.13"), ("12.8", "libcudart.so.12")]
+)
+def test_the_runtime_is_the_one_of_torchs_version(monkeypatch, version, name):
+    asked = []
+
+    def load(library):
+        asked.append(library)
+        raise OSError("not found")
+
+    monkeypatch.setattr(transfers.ctypes, "CDLL", load)
+    monkeypatch.setattr(torch.version, "cuda", version)
+    assert transfers.cuda_copy() is transfers.torch_copy
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert transfers.cuda_copy() is transfers.torch_copy
+    assert asked == [name]
+
+
+def test_ranks_on_gpus_meet_over_nccl_and_connect_at_once(cuda, monkeypatch):
+    met = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    ones = torch.ones
+    monkeypatch.setattr(
+        parallel.torch, "ones", lambda size, device: (met.update(on=device), ones(size))[1]
+    )
+    monkeypatch.setattr(
+        parallel.dist, "init_process_group", lambda backend, **how: met.update(how, backend=backend)
+    )
+    monkeypatch.setattr(parallel.dist, "all_reduce", lambda tensor: cuda.said.append("all_reduce"))
+    group = Group.join("tcp://10.0.0.5:29500", 1, 4, "cuda", timeout_seconds=7)
+    assert (group.rank, group.size) == (1, 4)
+    assert met == {
+        "backend": "nccl",
+        "init_method": "tcp://10.0.0.5:29500",
+        "rank": 1,
+        "world_size": 4,
+        "timeout": timedelta(seconds=7),
+        "device_id": GPU,
+        "on": GPU,
+    }
+    assert cuda.said == ["all_reduce", "synchronize"]
