@@ -17,7 +17,7 @@ from torch import Tensor
 
 from octavo.kernels.base import Kernels
 from octavo.workers.tiers import Pair, Tiers
-from octavo.workers.transfers import Copy, copy_all, cuda_copy
+from octavo.workers.transfers import Copy, cuda_copy, runs
 
 
 class Event(Protocol):
@@ -115,7 +115,7 @@ class CopyStream(Tiers):
         sources, targets = tiers if inward else tiers[::-1]
         with self._streams.on(self._stream):
             batch.began.record()
-            copy_all(pairs, sources, targets, self._copy)
+            self._copy(sources, targets, runs(pairs))
             batch.ended.record()
         self._batches.append(batch)
 

@@ -32,11 +32,16 @@ def place(name: str, kernels: str) -> tuple[torch.device, Kernels]:
         )
     if name == "auto" and torch.cuda.is_available():
         try:
-            return torch.device("cuda"), select(torch.device("cuda"), kernels)
+            return _gpu(), select(_gpu(), kernels)
         except ValueError as error:
             log.warning("computing on the CPU: %s", error)
-    device = torch.device("cuda" if name == "cuda" else "cpu")
+    device = _gpu() if name == "cuda" else torch.device("cpu")
     try:
         return device, select(device, kernels)
     except ValueError as error:
         raise InvalidRequest("kernels", str(error)) from None
+
+
+def _gpu() -> torch.device:
+    """By its number, as tensors name theirs: the only one that a rank under Ray can see."""
+    return torch.device("cuda", torch.cuda.current_device())

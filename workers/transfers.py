@@ -15,16 +15,17 @@ from torch import Tensor
 
 from octavo.workers.tiers import Pair
 
-Copy = Callable[[Tensor, Tensor], None]
-"""(target, source): asks the current stream for a copy of uint8 memory of one length, one of them
-pinned."""
+Move = tuple[int, int, int]  # source, target, number of blocks
+Copy = Callable[[Tensor, Tensor, Iterable[Move]], None]
+"""(sources, targets, moves): asks the current stream for copies of blocks of one contiguous uint8
+tensor `[blocks, bytes]` to those of another; one of them is pinned memory, the other on the GPU."""
 
 _ANY_DIRECTION = 4  # cudaMemcpyDefault: the addresses say which way
 
 
-def runs(pairs: Iterable[Pair]) -> list[tuple[int, int, int]]:
-    """(source, target, number of blocks) of the fewest copies that make these, in order."""
-    found: list[tuple[int, int, int]] = []
+def runs(pairs: Iterable[Pair]) -> list[Move]:
+    """The fewest copies that make these, in order."""
+    found: list[Move] = []
     for source, target in pairs:
         if found:
             first, into, count = found[-1]
@@ -35,15 +36,11 @@ def runs(pairs: Iterable[Pair]) -> list[tuple[int, int, int]]:
     return found
 
 
-def copy_all(pairs: Iterable[Pair], sources: Tensor, targets: Tensor, copy: Copy) -> None:
-    """Copies blocks of `sources` to blocks of `targets`, both `[blocks, bytes]`."""
-    for source, target, count in runs(pairs):
-        copy(targets[target : target + count], sources[source : source + count])
-
-
-def torch_copy(target: Tensor, source: Tensor) -> None:
+def torch_copy(sources: Tensor, targets: Tensor, moves: Iterable[Move]) -> None:
     """By torch."""
-    target.copy_(source, non_blocking=True)
+    for source, target, count in moves:
+        blocks = sources[source : source + count]
+        targets[target : target + count].copy_(blocks, non_blocking=True)
 
 
 def cuda_copy() -> Copy:
@@ -55,11 +52,16 @@ def cuda_copy() -> Copy:
     memcpy.restype = ctypes.c_int
     memcpy.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 
-    def copy(target: Tensor, source: Tensor) -> None:
+    def copy(sources: Tensor, targets: Tensor, moves: Iterable[Move]) -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        code = memcpy(target.data_ptr(), source.data_ptr(), target.nbytes, _ANY_DIRECTION, stream)
-        if code:
-            raise RuntimeError(f"a copy between the tiers failed: CUDA error {code}")
+        size = sources.shape[1]
+        start, into = sources.data_ptr(), targets.data_ptr()
+        for source, target, count in moves:
+            code = memcpy(
+                into + target * size, start + source * size, count * size, _ANY_DIRECTION, stream
+            )
+            if code:
+                raise RuntimeError(f"a copy between the tiers failed: CUDA error {code}")
 
     return copy
 

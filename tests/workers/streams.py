@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from octavo.kernels.reference import ReferenceKernels
+from octavo.workers.transfers import Move, torch_copy
 
 
 class FakeEvent:
@@ -99,13 +101,10 @@ class FakeStreams:
     def event(self) -> FakeEvent:
         return FakeEvent(self)
 
-    def copy(self, target: Tensor, source: Tensor) -> None:
+    def copy(self, sources: Tensor, targets: Tensor, moves: Iterable[Move]) -> None:
         """Of `octavo.workers.transfers.Copy`'s kind."""
-
-        def work() -> None:
-            target.copy_(source)
-
-        self._current.do(work)
+        for move in moves:
+            self._current.do(partial(torch_copy, sources, targets, [move]))
 
     def advance(self, rng: random.Random, favoured: int | None = None) -> bool:
         """One piece of work of any stream; of the favoured one while it can go on."""

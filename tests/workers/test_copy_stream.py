@@ -11,7 +11,7 @@ import torch
 from octavo.scheduler.plan import StepPlan
 from octavo.workers.copy_stream import CopyStream
 from octavo.workers.host import host_blocks
-from octavo.workers.transfers import copy_all, runs, torch_copy
+from octavo.workers.transfers import runs, torch_copy
 from tests.workers.streams import FakeStream, FakeStreams, StreamKernels
 from tests.workers.test_tiers import BLOCKS, HOST_BLOCKS, WIDTH, random_plans
 
@@ -148,5 +148,5 @@ def test_neighbours_that_go_to_neighbours_are_one_copy():
         expected = targets.clone()
         for source, target in pairs:
             expected[target] = sources[source]
-        copy_all(pairs, sources, targets, torch_copy)
+        torch_copy(sources, targets, runs(pairs))
         assert torch.equal(targets, expected)

@@ -115,12 +115,15 @@ class Runtime:
 def test_copies_are_asked_for_in_the_current_stream(cuda, monkeypatch):
     monkeypatch.setattr(transfers, "_runtime", Runtime)
     copy = transfers.cuda_copy()
-    source, target = torch.arange(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8)
-    copy(target[8:24], source[:16])
-    assert target.tolist() == [0] * 8 + list(range(16)) + [0] * 40
+    sources = torch.randint(1, 255, (6, 40), dtype=torch.uint8)
+    targets, expected = torch.zeros(2, 9, 40, dtype=torch.uint8)
+    moves = [(0, 3, 2), (5, 8, 1), (2, 0, 1)]
+    copy(sources, targets, moves)
+    transfers.torch_copy(sources, expected, moves)
+    assert targets.any() and torch.equal(targets, expected)
     monkeypatch.setattr(transfers, "_runtime", lambda: Runtime(700))
     with pytest.raises(RuntimeError, match="CUDA error 700"):
-        transfers.cuda_copy()(target, source)
+        transfers.cuda_copy()(sources, targets, moves)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from octavo.scheduler.errors import InvalidRequest
+from octavo.workers import place as placing
 from octavo.workers.config import WorkerConfig
 from octavo.workers.parallel import Group
+from octavo.workers.place import place
 from octavo.workers.worker import Worker
 from tests.tiny import CONTEXT
 
@@ -49,3 +51,20 @@ def test_a_gpu_that_is_not_there_is_refused(make):
 def test_a_degree_that_divides_nothing_is_refused(make):
     with pytest.raises(InvalidRequest, match="use one of 1, 2, 4, 8"):
         make(Group(0, 3))
+
+
+def test_auto_is_the_gpu_where_there_are_kernels_for_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+
+    def select(device, name):
+        if name == "none":
+            raise ValueError("there are none")
+        return name
+
+    monkeypatch.setattr(placing, "select", select)
+    assert place("auto", "some") == (torch.device("cuda", 3), "some")
+    assert place("cuda", "some") == (torch.device("cuda", 3), "some")
+    assert place("cpu", "some") == (torch.device("cpu"), "some")
+    with pytest.raises(InvalidRequest, match="there are none"):
+        place("cuda", "none")
