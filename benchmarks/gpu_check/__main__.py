@@ -114,6 +114,8 @@ def say(name: str, found: dict[str, Any]) -> None:
     print(found.get("reason", "") or f"{found.get('passed', 0)} checks passed", flush=True)
     for failure in found.get("failures", []):
         print(f"    FAILED {failure}", flush=True)
+    for missed in found.get("missed", []):
+        print(f"    MISSED {missed}", flush=True)
     for what, figure in found.get("figures", {}).items():
         print(f"    {what}: {figure}", flush=True)
 

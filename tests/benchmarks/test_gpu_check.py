@@ -117,6 +117,19 @@ def test_the_script_names_what_failed_and_keeps_what_was_found(tmp_path):
     assert {part: each["status"] for part, each in found.items()} == {"fences": "passed"}
 
 
+def test_it_needs_no_more_than_a_bare_machine_has():
+    """Torch, what comes with it, and msgspec; of what serves, nothing."""
+    names = [path.stem for path in (ROOT / "benchmarks" / "gpu_check").glob("*.py")]
+    code = "import importlib, sys\n"
+    code += f"for name in {names}: importlib.import_module('benchmarks.gpu_check.' + name)\n"
+    code += "print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    others = {"ray", "zmq", "transformers", "tokenizers", "pydantic", "fastapi", "uvicorn"}
+    assert others & set(done.stdout.split()) == set()
+
+
 def test_an_interpreter_without_torch_is_one_sentence(tmp_path):
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\nexit 1\n")
