@@ -1,8 +1,8 @@
 """From logits to tokens, for a whole step at once; the order of operations is vLLM's.
 
-Log-probabilities are of the raw logits. Then bias, forbidden ends and penalties; greedy rows take
-the likeliest token; the others go through temperature, top-k, top-p and min-p to a draw that
-depends on seed and position alone.
+Log-probabilities are of the raw logits. Then bias, forbidden ends and penalties, and what a row's
+grammar forbids; greedy rows take the likeliest token; the others go through temperature, top-k,
+top-p and min-p to a draw that depends on seed and position alone.
 
 Beams choose nothing: they name candidates, by their log-probabilities after the same changes, which
 is what transformers does.
@@ -14,7 +14,7 @@ others: it gets its likeliest proper number, and is named in `Sampled.faults`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
@@ -33,17 +33,20 @@ from octavo.workers.choose import (
 )
 from octavo.workers.draws import uniforms
 from octavo.workers.logprobs import describe
+from octavo.workers.masks import Masks
 from octavo.workers.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """`logprobs` is empty where nobody asked, else parallel to `tokens`. `faults` are indices into
-    `tokens` of rows whose logits were not fit to choose from."""
+    `tokens` of rows whose logits were not fit to choose from, `strayed` those of rows whose grammar
+    could not be followed, with the reason."""
 
     tokens: list[int]
     logprobs: list[Logprob | None]
     faults: list[int]
+    strayed: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,17 @@ class Named:
 
 
 class Sampler:
-    def __init__(self, kernels: Kernels) -> None:
+    """Without `masks`, no row may have a grammar."""
+
+    def __init__(self, kernels: Kernels, masks: Masks | None = None) -> None:
         self._kernels = kernels
+        self._masks = masks
         self._adjuster = Adjuster()
+
+    def begin(self, numbers: Sequence[int], rows: Mapping[int, Row]) -> None:
+        """To be called ahead of `sample`, with the same arguments, before the model runs."""
+        if self._masks is not None:
+            self._masks.begin(numbers, rows)
 
     def sample(self, logits: Tensor, numbers: Sequence[int], rows: Mapping[int, Row]) -> Sampled:
         """Chooses the next token of row `numbers[i]` from `logits[i]`, `[n, vocabulary]`, which may
@@ -66,11 +77,13 @@ class Sampler:
         self._adjuster.forget_all_but(rows)
         described = [i for i, row in enumerate(batch) if row.sampling.logprobs is not None]
         if not described and all(is_greedy(row.sampling) and not is_adjusted(row) for row in batch):
+            strayed = self._forbid(logits)
             tokens, faults = self._take_largest(logits)
-            return Sampled(tokens, [], faults)
+            return Sampled(tokens, [], faults, strayed)
         logits = logits.float()
         raw = logits[described] if described else None
         self._adjust(logits, numbers, batch)
+        strayed = self._forbid(logits)
         tokens, faults = self._choose(logits, batch)
         logprobs: list[Logprob | None] = []
         if raw is not None:
@@ -79,20 +92,21 @@ class Sampler:
             entries = describe(raw, [tokens[i] for i in described], tops)
             for i, entry in zip(described, entries, strict=True):
                 logprobs[i] = entry
-        return Sampled(tokens, logprobs, faults)
+        return Sampled(tokens, logprobs, faults, strayed)
 
     def launch(
         self, logits: Tensor, numbers: Sequence[int], rows: Mapping[int, Row]
     ) -> tuple[Tensor, Tensor] | None:
         """As `sample`, without waiting for the device: int64 ids `[n]` on it, and bool `[n]`, which
         of them come from unfit logits and mean nothing. None where something must be seen on the
-        host meanwhile: what was said so far, log-probabilities, or whether enough of a filtered
-        distribution has been looked at."""
+        host meanwhile: what was said so far, a grammar, log-probabilities, or whether enough of a
+        filtered distribution has been looked at."""
         batch = [rows[number] for number in numbers]
         for row in batch:
             sampling = row.sampling
             filtered = is_filtered(sampling) and not is_greedy(sampling)
-            if filtered or sampling.logprobs is not None or is_adjusted(row):
+            seen = sampling.logprobs is not None or sampling.grammar is not None
+            if filtered or seen or is_adjusted(row):
                 return None
         chosen, largest = self._kernels.argmax(logits)
         unfit = ~largest.isfinite()
@@ -125,6 +139,9 @@ class Sampler:
         found = name_candidates(scores, [row.sampling.beam_candidates for row in batch])
         faults = [i for i, named in enumerate(found) if not named]
         return Named(found, faults)
+
+    def _forbid(self, logits: Tensor) -> dict[int, str]:
+        return {} if self._masks is None else self._masks.forbid(logits)
 
     def _adjust(self, scores: Tensor, numbers: Sequence[int], batch: Sequence[Row]) -> None:
         adjusted = [i for i, row in enumerate(batch) if is_adjusted(row)]

@@ -30,6 +30,7 @@ from octavo.workers.graphs import DecodeGraphs
 from octavo.workers.host import host_blocks, host_bytes
 from octavo.workers.latest import Latest
 from octavo.workers.loader import Checkpoint, torch_dtype
+from octavo.workers.masks import Masks
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.models.llama import Llama
 from octavo.workers.models.weights import load_weights
@@ -39,7 +40,9 @@ from octavo.workers.progress import Progress
 from octavo.workers.sampler import Named, Sampled, Sampler, describe_prompt
 from octavo.workers.tiers import Tiers, written_blocks
 from octavo.workers.upload import Mark, Past, mark, upload
+from octavo.workers.vocabulary import Vocabulary
 
+MASK_THREADS = 8
 LOGIT_ROWS = 128  # rows of prompt logits held at once
 
 
@@ -72,7 +75,8 @@ class Worker:
         self._last_landed = 0.0
         self._inputs_taken: Mark = Past()
         self._graphs: DecodeGraphs | None = None
-        self._sampler = Sampler(self.kernels)
+        self._masks = self._make_masks() if group.rank == 0 else None
+        self._sampler = Sampler(self.kernels, self._masks)
         self._model: Llama | None = None
         self._host_bytes = 0
         self._cache: Tensor | None = None
@@ -99,6 +103,8 @@ class Worker:
         self._host_bytes = host_bytes(
             self.config.swap_space, self.device.type, available_memory(), self.group.size
         )
+        if self._masks is not None:
+            self._masks.warm_up()
 
     def measure(self) -> int:
         """Blocks that this rank has room for, the null block included. On a GPU every rank must
@@ -209,10 +215,11 @@ class Worker:
         if not plan.work:
             return StepResult(step=plan.step, tokens=[]), [], None
         assert self._model is not None, "load comes before execute"
+        drawing, searching = _choosers(plan.work, mirror.rows)
+        self._sampler.begin([plan.work[i].row for i in drawing], mirror.rows)
         hidden = self._forward(batcher.arrays(plan.work, mirror.rows), batcher, cache)
         ends = _ends(plan.work)
         prompt_logprobs = self._describe_prompts(plan.work, mirror.rows, ends, hidden)
-        drawing, searching = _choosers(plan.work, mirror.rows)
         logits = self._logits(hidden, [ends[i] - 1 for i in drawing + searching])
         count = len(drawing)
         sampled, chosen = self._sample(
@@ -226,12 +233,13 @@ class Worker:
             mirror.rows,
         )
         faults = [drawing[i] for i in sampled.faults] + [searching[i] for i in named.faults]
+        strayed = {drawing[i]: why for i, why in sampled.strayed.items()}
         result = StepResult(
             step=plan.step,
             tokens=sampled.tokens,
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
-            errors=dict.fromkeys(sorted(faults), FAULT),
+            errors=dict.fromkeys(sorted(faults), FAULT) | strayed,
             candidates=named.candidates,
         )
         return result, drawing, chosen
@@ -262,6 +270,12 @@ class Worker:
         return (
             nullcontext() if self.device.type == "cpu" else explained(what, CudaMeter(self.device))
         )
+
+    def _make_masks(self) -> Masks:
+        """Beside a GPU the host's cores have little else to do; on a CPU they are the model's."""
+        folder, size = self.config.model, self.model_config.vocab_size
+        threads = 1 if self.device.type == "cpu" else MASK_THREADS
+        return Masks(lambda: Vocabulary.of_directory(folder, size), threads)
 
     def _logits(self, hidden: Tensor, at: list[int]) -> Tensor | None:
         """Logits of tokens `at` of the batch on rank 0; None on others, which must take part."""
