@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from octavo.scheduler.errors import OutOfStep
+from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.plan import StepPlan, decode_result, encode
 from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.batch import PENDING
@@ -24,8 +25,9 @@ MIXED = [
     [GREEDY, SamplingParams(temperature=0, repetition_penalty=1.5), RANDOM, GREEDY, GREEDY],
     [SamplingParams(temperature=0, logprobs=2, prompt_logprobs=0), RANDOM, GREEDY, GREEDY, GREEDY],
     [SamplingParams(temperature=0, min_tokens=9, stop_token_ids=(7, 8)), *[GREEDY] * 4],
+    [GREEDY, SamplingParams(temperature=0, grammar=Grammar("regex", "[a-z ]{99}")), *[RANDOM] * 3],
 ]
-NAMES = ["greedy", "random", "filtered", "penalty", "logprobs", "ends"]
+NAMES = ["greedy", "random", "filtered", "penalty", "logprobs", "ends", "grammar"]
 
 
 def run_begun(worker, plans):
