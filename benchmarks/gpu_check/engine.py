@@ -108,7 +108,7 @@ class Case:
             "dtype": self.setting.dtype,
             "device": self.setting.device.type,
             "kernels": self.setting.kernels,
-            "max_num_seqs": 64,
+            "max_num_seqs": 16,
             "max_num_batched_tokens": 256,
             "kv_cache_memory_bytes": 64 * 2**20,
             "swap_space": 0,
