@@ -24,6 +24,11 @@ class Batch:
     context, and blocks `kv_indices[kv_indptr[r] : kv_indptr[r + 1]]`, the last of which holds
     `kv_last_page_len[r]` tokens (queries included). `slots[t]` = block * block_size + offset is
     where query token t's key and value go.
+
+    On a GPU, `host` has the same arrays in CPU memory, so that planning waits for nothing. With
+    `static`, the tensors are those of a graph: one token a row, always in the same place, with
+    other content each step; `kv_indices` is longer than what is used. Rows that only fill such a
+    batch up read and write the first slot of the null block.
     """
 
     qo_indptr: Tensor  # [num_rows + 1]
@@ -32,6 +37,8 @@ class Batch:
     kv_last_page_len: Tensor  # [num_rows]
     slots: Tensor  # [num_tokens]
     block_size: int
+    host: Batch | None = None
+    static: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,12 @@ class Kernels(Protocol):
     torch (`Packed.plain`) don't promise that: theirs may differ with the number of rows."""
 
     name: str
+
+    def begin_step(self, batch: Batch) -> None:
+        """Called once a step, before the layers and outside of graphs, with the batch that the
+        other calls will get; for a `static` one, also before the calls are captured, and each
+        replay. What is left in host memory for the device stays untouched until the device has
+        taken it: the caller sees that it has before the next call."""
 
     def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
         """Stores `[num_tokens, kv_heads, head_dim]` keys and values into a layer's cache view."""

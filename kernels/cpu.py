@@ -141,6 +141,9 @@ class CpuKernels:
         self._arrays = _Batch()
         self._address = ctypes.addressof(self._arrays)
 
+    def begin_step(self, batch: Batch) -> None:
+        """Nothing: a new batch is prepared at the first call that it comes with."""
+
     def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
         layer = as_layer(cache)
         shape = batch.slots.shape[0], *layer[2:]

@@ -17,6 +17,9 @@ class ReferenceKernels:
 
     name = "reference"
 
+    def begin_step(self, batch: Batch) -> None:
+        """Nothing to prepare."""
+
     def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
         slots = batch.slots.long()
         block, offset = slots // batch.block_size, slots % batch.block_size
