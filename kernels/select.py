@@ -18,6 +18,7 @@ from octavo.kernels.reference import ReferenceKernels
 from octavo.kernels.torch_ops import TorchKernels
 
 UNTILED_AMX_ROWS = 8
+FP8_GPUS = (8, 9)  # compute capability from which Triton converts FP8 (e4m3): Ada, Hopper
 NAMES = ("auto", "native", "triton", "torch", "reference")
 INSTALL = "install octavo[cuda]"
 TOOLKIT = Path("/usr/local/cuda")  # where CUDA's installer puts nvcc
@@ -112,4 +113,14 @@ def missing_for_flashinfer() -> str | None:
             "flashinfer needs nvcc to compile its kernels, and there is none (install the CUDA "
             "toolkit, or flashinfer-jit-cache)"
         )
+    return None
+
+
+def missing_for_fp8(kernels: Kernels, device: torch.device) -> str | None:
+    """Why weights or a cache cannot be of FP8 there, as the end of a sentence; None if they can."""
+    if kernels.name == "native":
+        return "needs a GPU: the native kernels of CPUs read float32, bfloat16 and int8 alone"
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < FP8_GPUS:
+        needed, has = (".".join(map(str, version)) for version in (FP8_GPUS, found))
+        return f"needs a GPU of compute capability {needed} or higher, and this one has {has}"
     return None

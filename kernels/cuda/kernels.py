@@ -81,8 +81,8 @@ class CudaKernels:
     def pack(self, weight: Tensor, gated: bool = False) -> Packed:
         return pack_plain(weight)
 
-    def quantize(self, weight: Tensor, gated: bool = False) -> Packed:
-        return quantize_plain(weight)
+    def quantize(self, weight: Tensor, gated: bool = False, form: str = "int8") -> Packed:
+        return quantize_plain(weight, form)
 
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
         if weight.scales is None:

@@ -45,7 +45,7 @@ def _linear(
         mask = (row < rows)[:, None] & (at < inputs)[None, :]
         left = tl.load(x + row[:, None] * x_row + at[None, :], mask=mask, other=0.0)
         mask = (output < outputs)[None, :] & (at < inputs)[:, None]
-        right = tl.load(levels + output[None, :] * levels_row + at[:, None], mask=mask, other=0)
+        right = tl.load(levels + output[None, :] * levels_row + at[:, None], mask=mask, other=0.0)
         sums += tl.dot(left, right.to(left.dtype), input_precision="ieee")
     known = output < outputs
     sums = sums * tl.load(scales + output, mask=known, other=0.0)[None, :]

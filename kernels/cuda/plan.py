@@ -19,6 +19,7 @@ from torch import Tensor
 
 from octavo.kernels.base import Batch
 from octavo.kernels.cuda.division import Division, Part, divide
+from octavo.kernels.quantized import FP8
 
 LAYOUT = "HND"
 BACKEND = "fa2"  # takes blocks of any size, and any strides between them
@@ -47,12 +48,14 @@ class Shape:
     @property
     def supported(self) -> bool:
         """Whether FlashInfer has kernels for it."""
-        return self.dtype in DTYPES and self.head_dim in HEAD_DIMS
+        kept = self.cache_dtype in (self.dtype, FP8)
+        return kept and self.dtype in DTYPES and self.head_dim in HEAD_DIMS
 
     @property
     def on_tensor_cores(self) -> bool:
         """Whether rows of one query go through matrix products."""
-        return self.heads // self.kv_heads >= TENSOR_CORE_GROUP
+        grouped = self.heads // self.kv_heads >= TENSOR_CORE_GROUP
+        return grouped or self.cache_dtype is not self.dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,17 @@ from torch import Tensor
 
 from octavo.kernels.base import Batch
 from octavo.kernels.cuda.options import FUSED
+from octavo.kernels.quantized import FP8
 
 HEADS = 8  # of one token, for one program
+
+
+@triton.jit
+def _fit(x, kind: tl.constexpr, NARROW: tl.constexpr):
+    """In the cache's dtype. What has no room in FP8 becomes its largest number."""
+    if NARROW:
+        x = tl.minimum(tl.maximum(x.to(tl.float32), -448.0), 448.0)
+    return x.to(kind)
 
 
 @triton.jit
@@ -36,6 +45,7 @@ def _store(
     PADDED: tl.constexpr,
     HEADS: tl.constexpr,
     TURN: tl.constexpr,
+    NARROW: tl.constexpr,
 ):
     """One token, and some of its heads: the first programs have heads of queries, the others of
     keys and values. A head is handled in halves, whose numbers are turned in pairs."""
@@ -73,12 +83,12 @@ def _store(
             tl.store(place, first, mask=mask)
             tl.store(place + HALF, second, mask=mask)
         kind = cache.dtype.element_ty
-        tl.store(cell, first.to(kind), mask=mask)
-        tl.store(cell + HALF, second.to(kind), mask=mask)
+        tl.store(cell, _fit(first, kind, NARROW), mask=mask)
+        tl.store(cell + HALF, _fit(second, kind, NARROW), mask=mask)
         place = value + token * value_token + inside
         cell = cell + value_offset
-        tl.store(cell, tl.load(place, mask=mask).to(kind), mask=mask)
-        tl.store(cell + HALF, tl.load(place + HALF, mask=mask).to(kind), mask=mask)
+        tl.store(cell, _fit(tl.load(place, mask=mask), kind, NARROW), mask=mask)
+        tl.store(cell + HALF, _fit(tl.load(place + HALF, mask=mask), kind, NARROW), mask=mask)
 
 
 def store(key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
@@ -147,5 +157,6 @@ def _launch(
         PADDED=triton.next_power_of_2(dim // 2),
         HEADS=HEADS,
         TURN=turn,
+        NARROW=cache.dtype is FP8,
         **FUSED,
     )

@@ -1,8 +1,9 @@
 """Compiles every Triton kernel for a GPU that is not there, down to its machine code.
 
-`python -m tests.kernels.cuda.compiled 90,bfloat16,128` calls all of `CudaKernels` on empty tensors,
-with heads of 128, for compute capability 9.0; instead of being launched, kernels are compiled, for
-the arguments that they would be launched with. Prints each one's name and bytes of shared memory.
+`python -m tests.kernels.cuda.compiled 90,128,bfloat16,bfloat16` calls all of `CudaKernels` on empty
+tensors, with heads of 128, of that dtype and a cache of that dtype, for compute capability 9.0.
+Instead of being launched, kernels are compiled, for the arguments that they would be launched with.
+Prints each one's name and bytes of shared memory.
 """
 
 import sys
@@ -47,14 +48,14 @@ def compile_instead():
     JITFunction.run = run
 
 
-def call_all(kernels, dtype, dim):
+def call_all(kernels, dtype, dim, kept):
     def zeros(*shape):
         return torch.zeros(shape, dtype=dtype)
 
     def array(*numbers):
         return torch.tensor(numbers, dtype=torch.int32)
 
-    cache = zeros(*cache_shape(4, 2, KV_HEADS, BLOCK_SIZE, dim))
+    cache = torch.zeros(cache_shape(4, 2, KV_HEADS, BLOCK_SIZE, dim), dtype=kept)
     layer = cache[:, 1]
     qkv = zeros(6, HEADS + 2 * KV_HEADS, dim)
     query, key, value = qkv.split([HEADS, KV_HEADS, KV_HEADS], 1)
@@ -73,7 +74,7 @@ def call_all(kernels, dtype, dim):
     kernels.rms_norm(query, weight[:dim], 1e-5, query)
     kernels.add_rms_norm(x, zeros(6, HIDDEN), weight, 1e-5, x)
     kernels.silu_and_mul(x, zeros(6, HIDDEN // 2))
-    packed = kernels.quantize(zeros(64, HIDDEN))
+    packed = kernels.quantize(zeros(64, HIDDEN), form="int8" if kept is dtype else "fp8")
     for rows in (6, 64):
         kernels.linear(zeros(rows, HIDDEN), packed, weight[:64], zeros(rows, 64))
 
@@ -81,9 +82,10 @@ def call_all(kernels, dtype, dim):
 def main(*configurations):
     compile_instead()
     for configuration in configurations:
-        capability, dtype, dim = configuration.split(",")
+        capability, dim, *dtypes = configuration.split(",")
         driver.set_active(Absent(int(capability)))
-        call_all(CudaKernels(torch.device("cpu")), getattr(torch, dtype), int(dim))
+        dtype, kept = (getattr(torch, name) for name in dtypes)
+        call_all(CudaKernels(torch.device("cpu")), dtype, int(dim), kept)
 
 
 if __name__ == "__main__":

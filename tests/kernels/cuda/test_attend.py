@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from octavo.kernels.base import Batch
+from octavo.kernels.quantized import FP8, narrowed
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3}
 
@@ -43,6 +44,14 @@ def test_matches_the_reference(cuda_kernels, reference, contexts, heads, kv_head
     work = [(0, 149, 150), (1, 0, 1), (4, 89, 90), (2, 0, 33), (3, 40, 64)]
     found, expected = (attend(k, rows, cache, work) for k in (cuda_kernels, reference))
     torch.testing.assert_close(found, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_a_narrow_cache(cuda_kernels, reference, contexts):
+    rows = contexts([100, 9], 4, 2, 16, 16, torch.float16)
+    wide, work = filled(rows, reference), [(0, 80, 100), (1, 8, 9)]
+    cache = narrowed(wide.nan_to_num(nan=0.0), FP8)
+    found, expected = (attend(k, rows, cache, work) for k in (cuda_kernels, reference))
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
 
 
 def test_runs_of_a_long_row_are_merged(cuda_kernels, reference, contexts):

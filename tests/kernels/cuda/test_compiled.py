@@ -7,6 +7,11 @@ import sys
 import pytest
 
 LEAST_SHARED = 99 * 1024  # bytes that a program may have on a GPU of compute capability 8.6
+CONFIGURATIONS = [
+    "80,256,bfloat16,bfloat16",
+    "89,128,bfloat16,float8_e4m3fn",
+    "90,128,float32,float32",
+]
 KERNELS = {
     *("_store", "_attend_pieces", "_attend_singles", "_merge_singles", "_move"),
     *("_rms_norm", "_silu_and_mul", "_linear"),
@@ -19,7 +24,7 @@ def test_they_compile(tmp_path):
     environment.pop("TRITON_INTERPRET", None)
     script = "tests.kernels.cuda.compiled"
     done = subprocess.run(
-        [sys.executable, "-m", script, "80,bfloat16,256", "90,float32,128"],
+        [sys.executable, "-m", script, *CONFIGURATIONS],
         env=environment,
         capture_output=True,
         text=True,

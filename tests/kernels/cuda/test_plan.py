@@ -8,6 +8,7 @@ import torch
 
 from octavo.kernels.base import Batch
 from octavo.kernels.cuda.plan import Planner, Shape
+from octavo.kernels.quantized import FP8, narrowed
 from tests.kernels.cuda import twin
 
 CPU = torch.device("cpu")
@@ -76,6 +77,12 @@ def test_a_prefix_that_all_share_is_attended_once(planner, reference, contexts, 
     assert planner._shared is not None and len(planner._parts) == 1 + chunk
     first = sum(len(part.wrapper.arrays[2]) for part in planner._parts)
     assert first == sum(-(-length // 16) - shared // 16 for length in lengths)
+
+
+def test_a_narrow_cache(planner, reference, contexts):
+    rows = contexts([100, 9], 4, 2, 64, 16, torch.bfloat16)
+    cache = narrowed(filled(rows, reference).nan_to_num(nan=0.0), FP8)
+    close(*both(planner, reference, rows, cache, [(0, 99, 100), (1, 4, 9)]))
 
 
 def test_one_plan_serves_all_layers(planner, reference, contexts):
@@ -165,11 +172,13 @@ def test_graphs_have_plans_of_their_own(planner, reference, contexts):
 
 
 def test_what_flashinfer_has_kernels_for():
-    def shape(heads=8, kv_heads=2, dim=64, dtype=torch.bfloat16):
-        return Shape(heads, kv_heads, dim, dtype, dtype, 1.0)
+    def shape(heads=8, kv_heads=2, dim=64, dtype=torch.bfloat16, kept=None):
+        return Shape(heads, kv_heads, dim, dtype, kept or dtype, 1.0)
 
     assert shape().supported and shape(dim=128, dtype=torch.float16).supported
     assert not shape(dim=80).supported and not shape(dtype=torch.float32).supported
+    assert shape(kept=FP8).supported and not shape(kept=torch.float16).supported
+    assert shape(heads=2, kept=FP8).on_tensor_cores
     assert shape().on_tensor_cores and not shape(heads=6).on_tensor_cores
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from octavo.kernels.base import Packed
+from octavo.kernels.quantized import FP8, quantize_plain
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1.6e-2, torch.float16: 1e-3}
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16", "float16"])
@@ -47,6 +48,19 @@ def test_turned_and_stored(cuda_kernels, reference, contexts, heads, kv_heads, d
     cache = rows.empty_cache()
     cuda_kernels.write_kv(key, value, cache[:, 1], rows.batch(work))
     assert torch.equal(cache.nan_to_num(nan=7.0), stored)
+
+
+def test_stored_in_fp8(cuda_kernels, reference, contexts):
+    """Numbers that FP8 has, as the interpreter rounds others wrongly, and some too large."""
+    rows = contexts([20], 4, 2, 16, 16, torch.float32)
+    rows.qkv[0].round_()[3] *= 1000
+    work = [rows.whole(0)]
+    caches = []
+    for kernels in (cuda_kernels, reference):
+        cache = torch.zeros(rows.num_blocks, 3, 2, 2, 16, 16, dtype=FP8)
+        rows.write(kernels, cache, work)
+        caches.append(cache.float())
+    assert torch.equal(*caches) and caches[0].abs().max() == 448
 
 
 def test_nothing_is_stored_without_tokens(cuda_kernels, contexts):
@@ -188,6 +202,15 @@ def product(kernels, x, packed, bias):
     out = torch.full((len(x), packed.outputs), float("nan"), dtype=x.dtype)
     kernels.linear(x, packed, bias, out)
     return out
+
+
+def test_products_of_fp8_levels(cuda_kernels, reference):
+    x, weight = randn(3, 70, dtype=torch.float16), randn(45, 70, dtype=torch.float16, seed=1)
+    packed = cuda_kernels.quantize(weight, form="fp8")
+    assert packed.plain is not None and packed.plain.dtype is FP8
+    found, expected = (product(k, x, packed, None) for k in (cuda_kernels, reference))
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=1e-3)
+    assert torch.equal(packed.plain.float(), quantize_plain(weight, "fp8").plain.float())
 
 
 def test_levels_of_slices_of_wider_matrices(cuda_kernels, reference):
