@@ -95,7 +95,10 @@ def _on_gpu(device: torch.device, name: str) -> Kernels:
         return CudaKernels(device)
     missing = missing_for_flashinfer()
     if missing is None:
-        return CudaKernels(device, import_module("flashinfer"))
+        try:
+            return CudaKernels(device, import_module("flashinfer"))
+        except (ImportError, OSError) as error:
+            missing = f"flashinfer does not load ({error})"
     if name == "native":
         raise RuntimeError(f"the native kernels were asked for, but {missing}")
     build.log.warning("%s: attention runs on the slower Triton kernels", missing)

@@ -55,6 +55,21 @@ def test_without_flashinfer_triton_attends(gpu, monkeypatch, caplog):
         select.select(GPU, "native")
 
 
+def test_a_flashinfer_that_does_not_load(gpu, monkeypatch, caplog):
+    def fail(name):
+        raise ImportError(f"{name}: libcuda.so.1 is missing")
+
+    pytest.importorskip("triton")
+    gpu.update({"flashinfer", "nvcc"})
+    monkeypatch.setattr(select, "import_module", fail)
+    monkeypatch.setattr(build.log, "propagate", True)
+    assert select.select(GPU).name == "cuda"
+    assert caplog.messages == [
+        "flashinfer does not load (flashinfer: libcuda.so.1 is missing): attention runs on the "
+        "slower Triton kernels"
+    ]
+
+
 def test_without_triton_there_are_none(gpu):
     gpu.clear()
     with pytest.raises(ValueError, match=r"triton.*is not installed; install octavo\[cuda\]"):
