@@ -29,7 +29,7 @@ from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.planning import engine_settings
 from octavo.scheduler.errors import InvalidRequest
-from octavo.workers.config import DEVICES, DTYPES, QUANTIZATIONS
+from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, QUANTIZATIONS
 
 INGRESS = "Ingress"  # the deployment that is no model
 DRAIN_SECONDS = 30.0
@@ -43,6 +43,7 @@ _NOT_OF_A_REPLICA = (
 )
 _SPECIAL: dict[str, tuple[Any, Any]] = {
     "dtype": (Literal[DTYPES], "auto"),
+    "kv_cache_dtype": (Literal[CACHE_DTYPES], "auto"),
     "device": (Literal[DEVICES], "auto"),
     "quantization": (Literal[QUANTIZATIONS] | None, None),
     "kv_cache_memory_bytes": (int | str | None, None),

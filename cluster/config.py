@@ -40,6 +40,7 @@ class EngineConfig:
     model: str
     served_model_names: tuple[str, ...]
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
     quantization: str | None = None
     device: str = "cpu"
     tensor_parallel_size: int = 1
@@ -152,6 +153,7 @@ class EngineConfig:
         return WorkerConfig(
             model=self.model,
             dtype=self.dtype,
+            kv_cache_dtype=self.kv_cache_dtype,
             device=self.device,
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,

@@ -47,7 +47,7 @@ class Packed:
 
     `panels` is what an implementation's own products read, and its inside belongs to it; `plain`
     is the weight itself, where torch's product is needed. One of them may be None. With `scales`,
-    float32 `[outputs]`, both hold int8 levels: a weight is its level times its output's scale.
+    float32 `[outputs]`, both hold levels of a byte: a weight is its level times its output's scale.
     With `gated`, panels are in an order that serves `Kernels.gated_linear` alone.
     """
 
@@ -82,7 +82,8 @@ class Kernels(Protocol):
         taken it: the caller sees that it has before the next call."""
 
     def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
-        """Stores `[num_tokens, kv_heads, head_dim]` keys and values into a layer's cache view."""
+        """Stores `[num_tokens, kv_heads, head_dim]` keys and values into a layer's cache view. A
+        cache may be of FP8 (e4m3) on GPUs: numbers beyond 448 become that."""
 
     def rotary_write_kv(
         self,
@@ -122,9 +123,10 @@ class Kernels(Protocol):
         once, when a model is loaded. It may be `weight` itself, which must not be written to
         afterwards."""
 
-    def quantize(self, weight: Tensor, gated: bool = False) -> Packed:
+    def quantize(self, weight: Tensor, gated: bool = False, form: str = "int8") -> Packed:
         """As `pack`, but rounded to int8: an output's weights are whole multiples, -127 to 127, of
-        a scale of its own, by which the largest of them is 127."""
+        a scale of its own, by which the largest of them is 127. In the `form` fp8 they are FP8
+        multiples (e4m3), of which the largest is 448."""
 
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
         """`out = x @ weight^T + bias` for `[rows, inputs]` and `[outputs]`, into

@@ -278,10 +278,10 @@ class CpuKernels:
         gated = gated and most is None and fits_gate(weight)
         return pack_panels(weight, self._arena, most is not None, gated)
 
-    def quantize(self, weight: Tensor, gated: bool = False) -> Packed:
+    def quantize(self, weight: Tensor, gated: bool = False, form: str = "int8") -> Packed:
         """Into panels, which serve any number of rows: torch has no such product."""
-        if weight.dtype not in STORAGE:
-            return quantize_plain(weight)
+        if weight.dtype not in STORAGE or form != "int8":
+            return quantize_plain(weight, form)
         return quantize_panels(weight, self._arena, gated and fits_gate(weight))
 
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from octavo.kernels.base import Batch, Packed
 from octavo.kernels.packing import linear_plain, pack_plain
-from octavo.kernels.quantized import quantize_plain
+from octavo.kernels.quantized import narrowed, quantize_plain
 
 
 class ReferenceKernels:
@@ -23,8 +23,8 @@ class ReferenceKernels:
     def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
         slots = batch.slots.long()
         block, offset = slots // batch.block_size, slots % batch.block_size
-        cache[block, 0, :, offset] = key
-        cache[block, 1, :, offset] = value
+        cache[block, 0, :, offset] = narrowed(key, cache.dtype)
+        cache[block, 1, :, offset] = narrowed(value, cache.dtype)
 
     def rotary_write_kv(
         self,
@@ -80,8 +80,8 @@ class ReferenceKernels:
     def pack(self, weight: Tensor, gated: bool = False) -> Packed:
         return pack_plain(weight)
 
-    def quantize(self, weight: Tensor, gated: bool = False) -> Packed:
-        return quantize_plain(weight)
+    def quantize(self, weight: Tensor, gated: bool = False, form: str = "int8") -> Packed:
+        return quantize_plain(weight, form)
 
     def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
         linear_plain(x, weight, bias, out)

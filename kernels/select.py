@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 
 import torch
 
@@ -14,7 +18,10 @@ from octavo.kernels.reference import ReferenceKernels
 from octavo.kernels.torch_ops import TorchKernels
 
 UNTILED_AMX_ROWS = 8
-NAMES = ("auto", "native", "torch", "reference")
+FP8_GPUS = (8, 9)  # compute capability from which Triton converts FP8 (e4m3): Ada, Hopper
+NAMES = ("auto", "native", "triton", "torch", "reference")
+INSTALL = "install octavo[cuda]"
+TOOLKIT = Path("/usr/local/cuda")  # where CUDA's installer puts nvcc
 
 
 def torch_above(tiles: bool) -> dict[torch.dtype, int]:
@@ -35,10 +42,11 @@ def torch_above(tiles: bool) -> dict[torch.dtype, int]:
 
 def select(device: torch.device, name: str = "auto") -> Kernels:
     """The kernels for `device`. `name` is one of `NAMES`; `auto` means `OCTAVO_KERNELS` if that is
-    set, else the native ones, else (with a warning) torch's.
+    set, else the native ones, else (with a warning) the next best: torch's on a CPU, Triton's
+    attention on a GPU.
 
     Raises ValueError for a name or a device without kernels, RuntimeError if `native` was asked
-    for by name and cannot be built.
+    for by name and cannot be built or is not installed.
     """
     if name == "auto":
         name = os.environ.get("OCTAVO_KERNELS") or "auto"
@@ -48,11 +56,12 @@ def select(device: torch.device, name: str = "auto") -> Kernels:
         return ReferenceKernels()
     if name == "torch":
         return TorchKernels()
+    if device.type == "cuda":
+        return _on_gpu(device, name)
     if device.type != "cpu":
-        raise ValueError(
-            f"no kernels for device {str(device)!r}: those for CUDA come with the extra "
-            "octavo[cuda] and are not built yet; use --device cpu"
-        )
+        raise ValueError(f"no kernels for device {str(device)!r}: use --device cpu or cuda")
+    if name == "triton":
+        raise ValueError("kernels 'triton' are for --device cuda: choose auto for the CPU's own")
     library = build.library()
     if library is not None:
         try:
@@ -66,3 +75,55 @@ def select(device: torch.device, name: str = "auto") -> Kernels:
     if name == "native":
         raise RuntimeError("the native kernels were asked for but could not be built: see above")
     return TorchKernels()
+
+
+def _on_gpu(device: torch.device, name: str) -> Kernels:
+    """What only a GPU has is imported here, so that nobody else waits for it or needs it."""
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"no kernels for device {str(device)!r}: torch finds no GPU here; {INSTALL}, with a "
+            "torch for CUDA, on a machine that has one, or use --device cpu"
+        )
+    if find_spec("triton") is None:
+        raise ValueError(
+            f"no kernels for device {str(device)!r}: triton, which comes with torch for CUDA, is "
+            f"not installed; {INSTALL}"
+        )
+    from octavo.kernels.cuda.kernels import CudaKernels
+
+    if name == "triton":
+        return CudaKernels(device)
+    missing = missing_for_flashinfer()
+    if missing is None:
+        try:
+            return CudaKernels(device, import_module("flashinfer"))
+        except (ImportError, OSError) as error:
+            missing = f"flashinfer does not load ({error})"
+    if name == "native":
+        raise RuntimeError(f"the native kernels were asked for, but {missing}")
+    build.log.warning("%s: attention runs on the slower Triton kernels", missing)
+    return CudaKernels(device)
+
+
+def missing_for_flashinfer() -> str | None:
+    """Why FlashInfer cannot be used, and what to do; None where it can, as far as can be seen
+    without trying. It compiles its kernels where they are first used, unless they came compiled."""
+    if find_spec("flashinfer") is None:
+        return f"flashinfer is not installed ({INSTALL})"
+    compiles = os.environ.get("CUDA_HOME") or which("nvcc") or TOOLKIT.exists()
+    if find_spec("flashinfer_jit_cache") is None and not compiles:
+        return (
+            "flashinfer needs nvcc to compile its kernels, and there is none (install the CUDA "
+            "toolkit, or flashinfer-jit-cache)"
+        )
+    return None
+
+
+def missing_for_fp8(kernels: Kernels, device: torch.device) -> str | None:
+    """Why weights or a cache cannot be of FP8 there, as the end of a sentence; None if they can."""
+    if kernels.name == "native":
+        return "needs a GPU: the native kernels of CPUs read float32, bfloat16 and int8 alone"
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < FP8_GPUS:
+        needed, has = (".".join(map(str, version)) for version in (FP8_GPUS, found))
+        return f"needs a GPU of compute capability {needed} or higher, and this one has {has}"
+    return None

@@ -32,6 +32,7 @@ class TorchKernels(ReferenceKernels):
             length = (len(blocks) - 1) * batch.block_size + last
             # [blocks, 2, heads, block_size, dim] -> [2, heads, length, dim]
             gathered = cache.index_select(0, blocks).permute(1, 2, 0, 3, 4).flatten(2, 3)
+            gathered = gathered.to(query.dtype)
             key, value = gathered[:, None, :, :length].unbind(0)
             mask = None
             if 1 < queries < length:

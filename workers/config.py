@@ -14,7 +14,8 @@ from octavo.workers.model_config import ModelConfig
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
-QUANTIZATIONS = ("int8",)
+QUANTIZATIONS = ("int8", "fp8")
+CACHE_DTYPES = ("auto", "fp8")  # auto: as is computed in
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class WorkerConfig:
 
     model: str
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
     device: str = "auto"
     block_size: int = 16
     max_num_seqs: int = 256
@@ -50,6 +52,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("kv_cache_dtype", self.kv_cache_dtype, CACHE_DTYPES)
         _one_of("device", self.device, DEVICES)
         _one_of("load_format", self.load_format, ("safetensors",))
         if self.quantization is not None and self.quantization not in QUANTIZATIONS:

@@ -34,6 +34,7 @@ from octavo.workers.masks import Masks
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.models.llama import Llama
 from octavo.workers.models.weights import load_weights
+from octavo.workers.narrow import cache_dtype
 from octavo.workers.parallel import ALONE, Group, Shard
 from octavo.workers.place import place, tiers_on
 from octavo.workers.progress import Progress
@@ -66,7 +67,8 @@ class Worker:
             resolve_dtype(config.dtype, self.model_config.dtype, self.device.type)
         )
         self.shard = Shard.of(self.model_config, group.rank, group.size)
-        self.layout = Layout.of(self.model_config, self.shard, config.block_size, self.dtype)
+        kept = cache_dtype(config, self.dtype, self.kernels, self.device)
+        self.layout = Layout.of(self.model_config, self.shard, config.block_size, kept)
         self._mirror = Mirror(config.block_size)
         self.runs_ahead = self.device.type == "cuda"
         self._batcher = Batcher(config.block_size, self.device)

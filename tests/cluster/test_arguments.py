@@ -125,7 +125,7 @@ def test_several_models_each_have_their_own_settings():
         ({"num_replicas": 0}, "num_replicas must be at least 1, got 0"),
         ({"preemption_mode": "never"}, "got 'never'; choose auto, recompute, swap"),
         ({"placement_group_strategy": "pack"}, "got 'pack'; choose STRICT_PACK, PACK, SPREAD"),
-        ({"quantization": "int3"}, "got 'int3'; choose int8"),
+        ({"quantization": "int3"}, "got 'int3'; choose int8, fp8"),
         ({"dtype": "int3"}, "choose auto, float32, bfloat16, float16"),
         ({"kv_cache_memory_bytes": "lots"}, "'lots' is not a size; write for example 2GiB"),
         ({"resources": {"gpu": 0}}, "args.models[0].resources"),

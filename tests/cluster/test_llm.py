@@ -256,7 +256,7 @@ def test_too_long_a_request_is_refused_with_the_numbers(llm: LLM) -> None:
         ({"block_size": 12}, "block_size"),
         ({"max_model_len": 10_000_000}, "max_model_len"),
         ({"dtype": "float7"}, "dtype"),
-        ({"quantization": "fp8"}, "quantization"),
+        ({"quantization": "int3"}, "quantization"),
         ({"swap_space": -1}, "swap_space"),
         ({"preemption_mode": "never"}, "preemption_mode"),
         ({"watermark_low": 0.5}, "watermark_low"),

@@ -124,6 +124,6 @@ def test_any_weights_give_scores_that_are_close(tiny_model, dtype):
 
 
 def test_another_quantization_is_refused():
-    with pytest.raises(InvalidRequest, match="must be int8 or left out, got 'fp8'") as error:
-        WorkerConfig("model", quantization="fp8")
+    with pytest.raises(InvalidRequest, match="must be int8, fp8 or left out, got 'int3'") as error:
+        WorkerConfig("model", quantization="int3")
     assert error.value.param == "quantization"

@@ -57,8 +57,8 @@ def load_weights(
     kernels: Kernels,
     quantization: str | None = None,
 ) -> Weights:
-    """With `quantization`, the layers' products have int8 weights. Raises `InvalidRequest` naming a
-    tensor that is missing, misshapen or not explained."""
+    """With `quantization`, the layers' products have weights of that form. Raises `InvalidRequest`
+    naming a tensor that is missing, misshapen or not explained."""
     reader = _Reader(model, shard, checkpoint, dtype, device, kernels, quantization)
     embedding = reader.vocab_rows("model.embed_tokens.weight")
     layers = tuple(reader.layer(index) for index in range(model.num_layers))
@@ -152,7 +152,9 @@ class _Reader:
     def packed(self, weight: Tensor, gated: bool = False) -> Packed:
         """A layer's weight for the kernels. Each rank quantizes what it holds: of a weight that is
         divided by inputs, each rank's part has scales of its own, and is a little more exact."""
-        return (self.kernels.quantize if self.quantization else self.kernels.pack)(weight, gated)
+        if self.quantization is None:
+            return self.kernels.pack(weight, gated)
+        return self.kernels.quantize(weight, gated, self.quantization)
 
     def vocab_rows(self, name: str) -> Tensor:
         share = self.shard.vocab

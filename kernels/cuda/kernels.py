@@ -1,0 +1,108 @@
+"""The kernels for NVIDIA GPUs: FlashInfer's attention, cuBLAS's products by way of torch, and
+Triton kernels of our own for the rest, and for attention where FlashInfer is missing or has none.
+
+Sampling needs no kernels beyond these. `flashinfer.sampling` is not used: it numbers the random
+streams of a batch by row, so a token would depend on its place in the batch, while ours depends on
+seed and position alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.base import Batch, Packed
+from octavo.kernels.cuda import blocks, levels, rows, store
+from octavo.kernels.cuda.attend import TritonAttention
+from octavo.kernels.cuda.plan import Planner, Shape
+from octavo.kernels.packing import linear_plain, pack_plain
+from octavo.kernels.quantized import quantize_plain
+
+
+class CudaKernels:
+    """float32, bfloat16 and float16. Cells lie as the reference's do, and as FlashInfer reads them.
+
+    Raises ValueError or TypeError for tensors that do not fit together. What lies in the tensors is
+    on the GPU and not looked at: blocks, slots and positions must be within bounds.
+    """
+
+    name = "cuda"
+
+    def __init__(self, device: torch.device, flashinfer: Any = None) -> None:
+        """`flashinfer` is the package, or None for attention by Triton alone. On a GPU, it is torch
+        as a whole that is told to sum products in float32."""
+        self._planner = None if flashinfer is None else Planner(flashinfer, device)
+        self._attention = TritonAttention()
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+    def begin_step(self, batch: Batch) -> None:
+        if self._planner is not None:
+            self._planner.begin(batch)
+
+    def write_kv(self, key: Tensor, value: Tensor, cache: Tensor, batch: Batch) -> None:
+        store.store(key, value, cache, batch)
+
+    def rotary_write_kv(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        cache: Tensor,
+        batch: Batch,
+    ) -> None:
+        store.turn_and_store(query, key, value, cos_sin, positions, cache, batch)
+
+    def attention(
+        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+    ) -> None:
+        if self._planner is not None and Shape.of(query, cache, scale).supported:
+            self._planner.attend(query, cache, batch, scale, out)
+        else:
+            self._attention.attend(query, cache, batch, scale, out)
+
+    def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
+        blocks.copy(cache, pairs)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        rows.rms_norm(x, weight, eps, out)
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor
+    ) -> None:
+        rows.add_rms_norm(x, residual, weight, eps, out)
+
+    def pack(self, weight: Tensor, gated: bool = False) -> Packed:
+        return pack_plain(weight)
+
+    def quantize(self, weight: Tensor, gated: bool = False, form: str = "int8") -> Packed:
+        return quantize_plain(weight, form)
+
+    def linear(self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor) -> None:
+        if weight.scales is None:
+            linear_plain(x, weight, bias, out)
+        else:
+            levels.linear(x, weight, bias, out)
+
+    def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        rows.silu_and_mul(gate_up, out)
+
+    def gated_linear(
+        self, x: Tensor, weight: Packed, bias: Tensor | None, gate_up: Tensor, out: Tensor
+    ) -> None:
+        self.linear(x, weight, bias, gate_up)
+        self.silu_and_mul(gate_up, out)
+
+    def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """By torch, whose argmax takes the first of equals, and a NaN for the largest."""
+        indices = x.argmax(-1)
+        return indices, x.gather(-1, indices[:, None])[:, 0].float()
+
+    def record(self, calls: Callable[[], None]) -> None:
+        calls()
