@@ -6,7 +6,7 @@ lifespan, so that a Serve replica, a test and `uvicorn` alike call `create_app` 
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -28,6 +28,9 @@ from octavo.cluster.api.protocol import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from octavo.cluster.api.responses import ResponsesCall, responses_call
+from octavo.cluster.api.responses_answers import to_named_event
+from octavo.cluster.api.responses_protocol import ResponsesRequest
 from octavo.cluster.api.settings import FrontSettings, RequestLimits
 from octavo.cluster.api.streaming import EventStream, failure_response, json_response, unless_gone
 from octavo.cluster.api.tokenize_routes import detokenize_answer, tokenize_answer
@@ -70,8 +73,16 @@ def _add_open_routes(app: FastAPI, fronts: Fronts) -> None:
 
     @app.get("/")
     async def index() -> Response:
-        paths = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize")
-        more = ("/detokenize", "/health", "/metrics", "/version", "/openapi.json")
+        paths = ("/v1/models", "/v1/completions", "/v1/chat/completions")
+        more = (
+            "/v1/responses",
+            "/tokenize",
+            "/detokenize",
+            "/health",
+            "/metrics",
+            "/version",
+            "/openapi.json",
+        )
         admin = ADMIN_PATHS if fronts.shared.admin_api_key is not None else ()
         links = {"models": list(fronts.names), "endpoints": [*paths, *more, *admin]}
         return json_response({"name": "octavo", "version": octavo_version(), **links})
@@ -130,6 +141,18 @@ def _add_model_routes(app: FastAPI, fronts: Fronts) -> None:
         front = fronts.of(body.model)
         return await _respond(front, request, await chat_call(front, body, caller))
 
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        caller = _caller(fronts, request)
+        body = await _body(request, ResponsesRequest, fronts.shared.limits)
+        front = fronts.of(body.model)
+        call = await responses_call(front, body, caller)
+        if not call.stream:
+            return await _respond(front, request, call)
+        return _streamed(
+            front, request, call, encode=to_named_event, failure=call.failure, done=b""
+        )
+
 
 def _add_token_routes(app: FastAPI, fronts: Fronts) -> None:
     @app.post("/tokenize")
@@ -145,14 +168,22 @@ def _add_token_routes(app: FastAPI, fronts: Fronts) -> None:
         return json_response(detokenize_answer(fronts.of(body.model), body))
 
 
-async def _respond(front: Front, request: Request, call: ChatCall | CompletionCall) -> Response:
+Call = ChatCall | CompletionCall | ResponsesCall
+
+
+async def _respond(front: Front, request: Request, call: Call) -> Response:
     if not call.stream:
         return json_response(await unless_gone(request.receive, call.answer()))
+    return _streamed(front, request, call)
+
+
+def _streamed(front: Front, request: Request, call: Call, **wire: Any) -> Response:
     return EventStream(
         call.job.start(front.client, front.tokenizer),
         call.chunks,
         grace=front.settings.submit_grace,
         request_id=request.scope["octavo.request_id"],
+        **wire,
     )
 
 

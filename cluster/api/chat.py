@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
 from octavo.cluster.api.answers import (
-    AssistantMessage,
     ChatAnswer,
     ChatChoice,
     ChatChunk,
@@ -21,9 +20,13 @@ from octavo.cluster.api.front import Front, new_id, now
 from octavo.cluster.api.generation import Generation
 from octavo.cluster.api.job import Job, plan_job
 from octavo.cluster.api.logprobs import chat_logprobs, prompt_logprobs
+from octavo.cluster.api.message import Draft, whole_message
 from octavo.cluster.api.prompts import chat_prompt
 from octavo.cluster.api.protocol import ChatRequest
-from octavo.cluster.api.transcript import ShownToken
+from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.structured import asked_grammar, grammar_for_schema
+from octavo.cluster.api.tools import ToolUse, tool_use
+from octavo.cluster.api.transcript import Delta, ShownToken
 from octavo.cluster.api.validate import (
     asked_max_tokens,
     cache_scope,
@@ -33,7 +36,10 @@ from octavo.cluster.api.validate import (
     sampling_of,
     wants_usage_chunk,
 )
+from octavo.cluster.text.answer_reader import AnswerReader
+from octavo.cluster.text.reasoning import ReasoningReader
 from octavo.scheduler.errors import InvalidRequest
+from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.sampling import MAX_LOGPROBS
 
 
@@ -49,6 +55,7 @@ class ChatCall:
     usage_chunk: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    tools: ToolUse
 
     async def answer(self) -> ChatAnswer:
         """The whole answer."""
@@ -66,12 +73,7 @@ class ChatCall:
             model=self.model,
             system_fingerprint=self.front.fingerprint,
             choices=[
-                ChatChoice(
-                    index=index,
-                    message=AssistantMessage(content=outcomes[number].text),
-                    logprobs=self._logprobs(outcomes[number].tokens),
-                    finish_reason=outcomes[number].finish,
-                )
+                self._choice(index, outcomes[number])
                 for index, number in enumerate(self.job.chosen(transcripts))
             ],
             usage=self.job.usage(transcripts),
@@ -83,18 +85,40 @@ class ChatCall:
         for index in range(len(generation.transcripts)):
             delta = ChatDelta(role="assistant", content="")
             yield self._chunk([ChatChunkChoice(index=index, delta=delta)])
+        drafts = [self.draft(index) for index in range(len(generation.transcripts))]
         async for index, new in generation:
-            if new.text or new.tokens:
-                choice = ChatChunkChoice(index=index, delta=ChatDelta(content=new.text))
-                choice.logprobs = self._logprobs(new.tokens)
+            tokens = new.tokens
+            for delta in drafts[index].add(new):
+                choice = ChatChunkChoice(index=index, delta=delta)
+                choice.logprobs = self._logprobs(tokens)
+                yield self._chunk([choice])
+                tokens = []
+            if tokens:  # of a text that says nothing yet, or never
+                choice = ChatChunkChoice(index=index, delta=ChatDelta(content=""))
+                choice.logprobs = self._logprobs(tokens)
                 yield self._chunk([choice])
             if new.finish:
-                end = ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=new.finish)
+                end = ChatChunkChoice(index=index, delta=ChatDelta())
+                end.finish_reason = drafts[index].reason(new.finish)
                 yield self._chunk([end])
         if self.usage_chunk:
             chunk = self._chunk([])
             chunk.usage = self.job.usage(generation.transcripts)
             yield chunk
+
+    def draft(self, index: int) -> Draft:
+        """An empty message, for the choice `index`."""
+        return Draft(f"{self.job.id}-{index}", tools=bool(self.tools.schemas))
+
+    def _choice(self, index: int, outcome: Delta) -> ChatChoice:
+        assert outcome.finish is not None
+        draft = self.draft(index)
+        return ChatChoice(
+            index=index,
+            message=whole_message(draft.add(outcome)),
+            logprobs=self._logprobs(outcome.tokens),
+            finish_reason=draft.reason(outcome.finish),
+        )
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         return ChatChunk(
@@ -112,13 +136,17 @@ class ChatCall:
         return chat_logprobs(tokens, self.logprobs, self.front.tokenizer)
 
 
-async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
-    """Raises `InvalidRequest`, `UnknownModel`, or `EngineDead` while no replica is up."""
+async def chat_call(
+    front: Front, body: ChatRequest, tenant: str, kind: str = "chatcmpl"
+) -> ChatCall:
+    """`kind` begins the answer's id. Raises `InvalidRequest`, `UnknownModel`, or `EngineDead` while
+    no replica is up."""
     model = front.served_model(body.model)
     refuse_unserved(body)
     refuse_unstreamable(body)
     usage_chunk = wants_usage_chunk(body)
     limits = front.settings.limits
+    tools = tool_use(body, front.settings)
     logprobs = _logprobs_asked(body)
     asked, _ = asked_max_tokens(body, None)
     length = "max_tokens"
@@ -126,11 +154,12 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         asked, length = body.max_completion_tokens, "max_completion_tokens"
         if asked < 0:
             raise InvalidRequest(length, f"{length} must be at least 0, got {asked}")
-    grammar = await front.grammar_of(body)
+    grammar = await _grammar_of(front, body, tools)
     sampling = sampling_of(
         body,
         front.tokenizer,
         limits,
+        front.sampling_defaults,
         seed=front.seeds.draw(),
         max_tokens=asked,
         logprobs=logprobs,
@@ -146,9 +175,11 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         window.tokens,
         add_generation_prompt=body.add_generation_prompt is not False,
         template_kwargs=body.chat_template_kwargs,
+        tools=tools.shown,
+        reasoning=tools.schema is None,
     )
     job = plan_job(
-        new_id("chatcmpl"),
+        new_id(kind),
         [prompt],
         sampling,
         window,
@@ -157,6 +188,7 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         blame=("messages", length),
         priority=priority_of(body),
         salt=salt,
+        reader=_reader(front.settings, tools, prompt.text or ""),
     )
     return ChatCall(
         front=front,
@@ -167,7 +199,34 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         usage_chunk=usage_chunk,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
+        tools=tools,
     )
+
+
+async def _grammar_of(front: Front, body: ChatRequest, tools: ToolUse) -> Grammar | None:
+    """What the answer must be a sentence of: calls that must be made are JSON, too."""
+    if tools.schema is None:
+        return await front.grammar_of(body)
+    if asked := asked_grammar(body):
+        raise InvalidRequest(
+            asked[0], f"{asked[0]} cannot be combined with a tool_choice that demands a call"
+        )
+    param = "tool_choice"
+    return await front.grammars.check(param, grammar_for_schema(dict(tools.schema), param))
+
+
+def _reader(
+    settings: FrontSettings, tools: ToolUse, prompt: str
+) -> Callable[[], AnswerReader] | None:
+    """How answers to this prompt are read; None where all they can be is content."""
+    kind = None if tools.schema is not None else settings.reasoning_parser
+    if kind is None and not tools.schemas:
+        return None
+
+    def reader() -> AnswerReader:
+        return AnswerReader(kind and ReasoningReader(kind, prompt), tools.reader())
+
+    return reader
 
 
 def _logprobs_asked(body: ChatRequest) -> int | None:

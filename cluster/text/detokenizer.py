@@ -7,7 +7,7 @@ three bytes until a character is whole. So a token costs the same however long t
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 class Detokenizer:
     """Text of one stream. `feed` returns what is certain; `flush` what is left at the end.
 
-    The first token keeps its leading space when there is a prompt with text before it.
+    The first token keeps its leading space when there is a prompt with text before it. `skipped`
+    are tokens that are no text.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skipped: Set[int]) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = tokenizer.decoding.strip
         self._in_context = tokenizer.decoding.kind == "context"
