@@ -21,7 +21,7 @@ from octavo.cluster.api.front import Front, new_id, now
 from octavo.cluster.api.generation import Generation
 from octavo.cluster.api.job import Job, plan_job
 from octavo.cluster.api.logprobs import chat_logprobs, prompt_logprobs
-from octavo.cluster.api.prompts import chat_prompt
+from octavo.cluster.api.prompts import chat_prompt, last_tokens
 from octavo.cluster.api.protocol import ChatRequest
 from octavo.cluster.api.transcript import ShownToken
 from octavo.cluster.api.validate import (
@@ -137,17 +137,18 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
     )
     salt = cache_scope(tenant, body.cache_salt, limits)
     window = await front.window()
+    cut = body.truncate_prompt_tokens
     prompt = await chat_prompt(
         body.messages,
         front.tokenizer,
         limits,
-        window.tokens,
+        window.tokens if cut is None else limits.body_bytes,
         add_generation_prompt=body.add_generation_prompt is not False,
         template_kwargs=body.chat_template_kwargs,
     )
     job = plan_job(
         new_id("chatcmpl"),
-        [prompt],
+        [last_tokens(prompt, cut, window.tokens)],
         sampling,
         window,
         limits,
