@@ -101,7 +101,7 @@ class KeyFile:
                 )
             self._readable = False
         if self._digests != before:
-            _log.warning("%s has changed and has %d keys now", self._path, len(self._digests))
+            _log.warning("%s has changed; keys in it: %d", self._path, len(self._digests))
 
     def _read(self) -> list[bytes]:
         self._marks = self._look()

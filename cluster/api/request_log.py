@@ -6,7 +6,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from msgspec.structs import astuple
+
 from octavo.cluster.api.job import Job
+from octavo.scheduler.sampling import SamplingParams
 
 MOST_CHARACTERS = 2048  # of a prompt
 
@@ -21,18 +24,22 @@ def log_requests(say: Callable[[str], None]) -> None:
 
 
 def log_request(request_id: str, job: Job) -> None:
-    """`request_id` is the one that the client sees in its headers; it may not be unique."""
+    """`request_id` is the one that the client sees in its headers; it may not be unique. Of the
+    sampling parameters, those are shown that are not as usual."""
+    fields = zip(job.sampling.__struct_fields__, astuple(job.sampling), strict=True)
+    usual = dict(zip(SamplingParams.__struct_fields__, astuple(SamplingParams()), strict=True))
+    asked = ", ".join(f"{name}={value!r}" for name, value in fields if value != usual[name])
     for request, prompt in zip(job.requests, job.prompts, strict=True):
         shown = repr(prompt.text if prompt.text is not None else prompt.tokens)
         if len(shown) > MOST_CHARACTERS:
             shown = f"{shown[:MOST_CHARACTERS]}... ({len(shown)} characters)"
         _log.info(
-            "request %s (%s): %d tokens: %s, %r",
+            "request %s (%s): %d tokens: %s; %s",
             request_id,
             request.id,
             len(prompt.tokens),
             shown,
-            job.sampling,
+            asked,
         )
 
 

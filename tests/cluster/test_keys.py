@@ -89,7 +89,7 @@ def test_what_cannot_be_read_changes_nothing_and_is_said_once(
     file.write_text(content + "four\n")
     clock.now = 5.0
     assert lets_in(door, "four")
-    assert "has 3 keys now" in caplog.text
+    assert "has changed; keys in it: 3" in caplog.text
     assert not any(key in caplog.text.replace(str(file), "") for key in ("one", "two", "four"))
 
 

@@ -65,6 +65,7 @@ def test_where_it_is_asked_for_each_request_is_one_line(
     assert first.startswith("request mine (cmpl-") and "'first\\nprompt'" in first
     assert f"{len(TOKENIZER.encode('second'))} tokens: 'second'" in second
     assert "temperature=0.5" in second and "max_tokens=3" in second
+    assert "top_p" not in second, "as usual"
     assert "3 tokens: [5, 6, 7]" in ids
     assert "user: Hello" in chatted
     assert len(refused_or_long) < MOST_CHARACTERS + 1500 and "(3002 characters)" in refused_or_long
