@@ -27,6 +27,7 @@ from octavo.cluster.api.answers import (
 )
 from octavo.cluster.api.completions import MAX_LOGPROBS
 from octavo.cluster.api.protocol import (
+    UNSERVED,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -108,8 +109,11 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
                 operation["security"] = [{"adminKey": []}]
             elif asks_for_key and path.startswith(_KEYED):
                 operation["security"] = [{"apiKey": []}]
-    _bound(components["CompletionRequest"], _BOUNDS | {"logprobs": (0, MAX_LOGPROBS)})
-    _bound(components["ChatRequest"], _BOUNDS)
+    completion, chat = components["CompletionRequest"], components["ChatRequest"]
+    _narrow(completion, _BOUNDS | {"logprobs": (0, MAX_LOGPROBS)})
+    _narrow(chat, _BOUNDS)
+    completion["required"] = ["prompt"]
+    chat["properties"]["messages"]["minItems"] = 1
     bearer = {"type": "http", "scheme": "bearer"}
     description["paths"] = paths
     description["components"] = {
@@ -119,9 +123,12 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
     return description
 
 
-def _bound(schema: dict[str, Any], bounds: dict[str, tuple[float, float | None]]) -> None:
-    """Writes into the schema of a body what its numbers may be."""
+def _narrow(schema: dict[str, Any], bounds: dict[str, tuple[float, float | None]]) -> None:
+    """Writes into the schema of a body what its numbers may be, and the fields that are not served,
+    which may only say that they are not wanted."""
     for name, field in schema["properties"].items():
+        if name in UNSERVED:
+            field["enum"] = [None, *UNSERVED[name]]
         for kind in field.get("anyOf", ()):
             if name in bounds and kind.get("type") in ("integer", "number"):
                 low, high = bounds[name]
