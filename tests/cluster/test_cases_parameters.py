@@ -82,7 +82,7 @@ def test_case_12_border_values(server: Server) -> None:
     greedy = server.text(max_tokens=8)
     assert server.both(max_tokens=8, temperature=1, top_p=0) == greedy
     for fields in ({"top_p": 1}, {"temperature": 2}, {"presence_penalty": -2}, {"min_p": 1}):
-        server.complete(max_tokens=2, **fields)
+        server.both(max_tokens=2, seed=1, **fields)
     names = ["top_p", "temperature", "n", "seed", "stop", "logit_bias", "logprobs", "best_of"]
     names += ["stream", "stream_options", "suffix", "echo", "presence_penalty", "max_tokens"]
     answer = server.post("completions", {"prompt": PROMPT, **dict.fromkeys(names)})

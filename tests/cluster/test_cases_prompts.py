@@ -67,16 +67,17 @@ def test_an_echoed_prompt_and_its_answer_share_one_count_of_characters(server: S
 
 
 def test_case_19_scoring_is_the_same_cold_and_warm(server: Server) -> None:
-    def score() -> Any:
+    def score(stream: bool = False) -> Any:
         fields = {"prompt": LONG + "!", "echo": True, "max_tokens": 0, "logprobs": 1}
-        return server.complete(**fields)["choices"][0]["logprobs"]["token_logprobs"][1:]
+        [answer] = server.stream(**fields) if stream else [server.complete(**fields)]
+        return answer["choices"][0]["logprobs"]["token_logprobs"][1:]
 
     cold = score()
     assert len(cold) > 100
-    for _ in range(2):
+    for stream in (False, True):
         server.complete(prompt=LONG[:200], max_tokens=4)
         server.complete(prompt=LONG + "!", max_tokens=4)
-        assert score() == pytest.approx(cold, abs=1e-4)
+        assert score(stream) == pytest.approx(cold, abs=1e-4)
 
 
 @pytest.mark.parametrize("as_ids", [False, True])
