@@ -98,7 +98,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
             raise InvalidRequest("seed", f"seed must fit in 64 bits, got {self.seed}")
         if "" in self.stop:
             raise InvalidRequest("stop", "stop must not contain an empty string")
-        if not all(word.strip() for word in self.bad_words):
+        if self.bad_words and not all(map(str.strip, self.bad_words)):
             raise InvalidRequest("bad_words", "bad_words must not contain an empty word")
         if self.allowed_token_ids:
             self._verify_allowed()

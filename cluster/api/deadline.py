@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
 
 from octavo.cluster.api.failures import RequestTimeout
 
@@ -14,27 +14,41 @@ class Deadline:
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
-        now = asyncio.get_running_loop().time()
-        self._at = None if seconds is None else now + seconds
+        self._at = 0.0 if seconds is None else asyncio.get_running_loop().time() + seconds
 
-    @asynccontextmanager
-    async def hold(self) -> AsyncIterator[Callable[[], None]]:
-        """Ends what is inside in time, unless its value is called before. Raises
-        `RequestTimeout`."""
-        limit = asyncio.timeout_at(self._at)
-        inside = True
+    def hold(self) -> Limit:
+        """To be entered with `async with`: what is inside ends in time, in `RequestTimeout`."""
+        return Limit(self._seconds, self._at)
 
-        def lift() -> None:
-            if inside and not limit.expired():
-                limit.reschedule(None)
 
+class Limit:
+    """See `Deadline.hold`."""
+
+    def __init__(self, seconds: float | None, at: float) -> None:
+        self._seconds = seconds
+        self._at = at
+        self._timeout: asyncio.Timeout | None = None
+
+    def lift(self) -> None:
+        """What is still to come may take as long as it takes."""
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(None)
+
+    async def __aenter__(self) -> Self:
+        if self._seconds is not None:
+            self._timeout = await asyncio.timeout_at(self._at).__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        timeout, self._timeout = self._timeout, None
+        if timeout is None or self._seconds is None:
+            return
         try:
-            async with limit:
-                try:
-                    yield lift
-                finally:
-                    inside = False
+            await timeout.__aexit__(kind, error, trace)
         except TimeoutError:
-            if limit.expired() and self._seconds is not None:
-                raise RequestTimeout(self._seconds) from None
-            raise
+            raise RequestTimeout(self._seconds) from None

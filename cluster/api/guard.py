@@ -42,12 +42,12 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                lift()
+                limit.lift()
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
         try:
-            async with deadline.hold() as lift:
+            async with deadline.hold() as limit:
                 await self._app(scope, receive, send_with_id)
         except (ClientGone, ClientDisconnect):
             return
