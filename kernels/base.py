@@ -103,7 +103,7 @@ class Kernels(Protocol):
         self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
     ) -> None:
         """Causal attention of `[num_tokens, heads, head_dim]` queries over their rows' contexts,
-        into `out` of the same shape. float32 accumulation; heads % kv_heads == 0."""
+        into `out` of the same shape. float32 accumulation; heads % kv_heads == 0, `scale` > 0."""
 
     def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
         """Copies whole blocks of `[num_blocks, ...]` by `[n, 2]` int64 (source, target) pairs.

@@ -40,15 +40,16 @@ struct Buffers {
     float* scores;  // [rows of a head, TILE]
     vf* weights;    // [rows]
     F* keys;        // [depth, TILE]
-    F* values;      // [TILE / NUMBERS, width]
+    F* values;      // [TILE / NUMBERS, width], of each of a split's tiles where there are tiles
+    F* shares;      // [TILE_ROWS, TILE / NUMBERS]: weights of a tile
     float* first;   // two states
     float* second;
 
     Buffers(Scratch& scratch, int64_t rows, int64_t depth, int64_t width) {
         const int64_t state = State::size(rows, width), more = rows + SPARE_ROWS;
-        const int64_t sizes[] = {more * depth, more * TILE,               rows * W,
-                                 depth * TILE, TILE / NUMBERS<F> * width, state,
-                                 state};
+        const int64_t packed = (HAS_TILES ? SPLIT : TILE) / NUMBERS<F>;
+        const int64_t sizes[] = {more * depth, more * TILE, rows * W, depth * TILE, packed * width,
+                                 state,        state,       TILE_ROWS * TILE / NUMBERS<F>};
         int64_t total = 0;
         for (int64_t size : sizes) total += divide_up(size, 16) * 16;
         float* memory = scratch.floats(total);
@@ -64,6 +65,7 @@ struct Buffers {
         values = reinterpret_cast<F*>(take(sizes[4]));
         first = take(state);
         second = take(state);
+        shares = reinterpret_cast<F*>(take(sizes[7]));
     }
 };
 
@@ -119,11 +121,11 @@ struct Attention {
             int64_t q = r / group % item.queries;
             T* to = out.at<T>(token + q) + (head * group + r % group) * dim;
             const float* sums = state.sums + r * width;
-            vf total = splat(state.weights[r]);
+            const vf share = splat(1.0f / state.weights[r]);
             int64_t d = 0;
             for (; d + W <= dim; d += W)
-                store(to + d, dimensions(item, sums, d) / total);
-            for (; d < dim; d++) to[d] = from_float<T>(sums[d] / total[0]);
+                store(to + d, dimensions(item, sums, d) * share);
+            for (; d < dim; d++) to[d] = from_float<T>(sums[d] * share[0]);
         }
     }
 
@@ -203,29 +205,61 @@ struct Attention {
         return item.heads == 1 && rows > 16 ? divide_up(rows, 16) * 16 : rows;
     }
 
-    // As `score`, by tiles.
-    void score_tiled(const CachedKeys<T>& cached, int64_t count, const F* queries, int64_t rows,
-                     const Buffers& buffers, Tiles& tiles) const {
-        if constexpr (PAIRED<F>)
+    // What a tile of `count` keys and packed values adds to TILE_ROWS or fewer `rows` of a head,
+    // by tiles, which multiply `whole` rows. Row r sees `seen[r]` of the keys. Keys past `count`
+    // have weights of 0 and repeat a value before them.
+    void attend_rows(const CachedKeys<T>& keys, const F* values, int64_t count, const int64_t* seen,
+                     const F* queries, int64_t rows, int64_t whole, const Buffers& buffers,
+                     vf* weights, const State& state, Tiles& tiles) const {
+        if constexpr (PAIRED<F>) {
             for (int64_t v = 0; v < divide_up(count, W); v += 2)
-                for (int64_t r = 0; r < rows; r += TILE_ROWS)
-                    tiles.product(queries + r * depth, depth * 4, std::min(rows - r, TILE_ROWS),
-                                  depth / 16, KeyTiles{cached, v},
-                                  buffers.scores + r * TILE + v * W, TILE * 4, false);
+                tiles.product(queries, depth * 4, whole, depth / 16, KeyTiles{keys, v},
+                              buffers.scores + v * W, TILE * 4, false);
+            for (int64_t r = 0; r < rows; r++) {
+                for (int64_t d = 0; d < dim; d += W) prefetch(values + r * dim + d);
+                softmax<F>(buffers.scores + r * TILE, scale, seen[r], state.tops[r], weights[r],
+                           state.sums + r * width, width, buffers.shares + r * TILE / 2);
+            }
+            for (int64_t d = 0; d < dim; d += 2 * W)
+                tiles.product(buffers.shares, TILE * 2, whole, divide_up(count, TILE_INPUTS),
+                              ValueTiles{values + d, dim}, state.sums + d, width * 4, true);
+        }
     }
 
-    // As `gather`, by tiles. Keys past `count` have weights of 0 and repeat a value before them.
-    void gather_tiled(const CachedValues<T>& cached, int64_t count, int64_t rows,
-                      const Buffers& buffers, float* sums, Tiles& tiles) const {
+    // As `attend_split`, by tiles: TILE_ROWS rows see all of the split before the next ones do, so
+    // that what they write to stays in the first cache.
+    void attend_tiled(const Item& item, int64_t begin, int64_t end, const Buffers& buffers,
+                      const State& state, Tiles& tiles) const {
         if constexpr (PAIRED<F>) {
-            const int64_t steps = divide_up(count, TILE_INPUTS);
-            pack_values(cached, steps * TILE_INPUTS, dim, buffers.values);
-            for (int64_t d = 0; d < dim; d += 2 * W)
-                for (int64_t r = 0; r < rows; r += TILE_ROWS)
-                    tiles.product(buffers.scores + r * TILE, TILE * 4,
-                                  std::min(rows - r, TILE_ROWS), steps,
-                                  ValueTiles{buffers.values + d, dim}, sums + r * width + d,
-                                  width * 4, true);
+            const int64_t rows = item.queries * group, size = TILE / 2 * dim;
+            const int64_t start = origin_of(batch, item.row) + item.query;
+            const int64_t count = divide_up(end - begin, TILE);
+            // Queries before the split see none of it.
+            const int64_t unseeing = std::max<int64_t>(0, begin - start) * group;
+            Tile<T> split[SPLIT / TILE];
+            for (int64_t h = 0; h < item.heads; h++) {
+                for (int64_t t = 0; t < count; t++)
+                    split[t].locate(cells, table(item.row), item.head + h, begin + t * TILE, end);
+                for (int64_t t = 0; t < count; t++) {
+                    split[t].followed_by(split[std::min(t + 1, count - 1)]);
+                    pack_values(split[t].values, TILE, dim, buffers.values + t * size);
+                }
+                for (int64_t r = unseeing; r < rows; r += TILE_ROWS) {
+                    const int64_t some = std::min(rows - r, TILE_ROWS), first = h * rows + r;
+                    const State part{state.sums + first * width, state.tops + first, nullptr};
+                    int64_t seen[TILE_ROWS];
+                    for (int64_t i = 0; i < some; i++)
+                        seen[i] = start + (r + i) / group + 1 - begin;
+                    for (int64_t t = 0; t < count && seen[some - 1] > 0; t++) {
+                        attend_rows(split[t].keys, buffers.values + t * size,
+                                    std::min<int64_t>(TILE, end - begin - t * TILE), seen,
+                                    buffers.queries + first * depth, some,
+                                    std::min(in_tiles(item, rows - r), TILE_ROWS), buffers,
+                                    buffers.weights + first, part, tiles);
+                        for (int64_t i = 0; i < some; i++) seen[i] -= TILE;
+                    }
+                }
+            }
         }
     }
 
@@ -245,14 +279,11 @@ struct Attention {
                              width, true);
     }
 
-    // One split's state, from nothing. `next` is the item that follows.
-    void attend_split(const Item& item, int64_t begin, int64_t end, const Item& next,
-                      const Buffers& buffers, const State& state, Tiles& tiles) const {
+    // Without tiles, or for few rows. `next` is the item that follows.
+    void attend_untiled(const Item& item, int64_t begin, int64_t end, const Item& next,
+                        const Buffers& buffers, const State& state) const {
         const int64_t rows = item.queries * group, start = origin_of(batch, item.row) + item.query;
         const bool few = tiled && has_few(item);
-        std::fill(state.sums, state.sums + rows_of(item) * width, 0.0f);
-        std::fill(state.tops, state.tops + rows_of(item), NOTHING);
-        std::fill(buffers.weights, buffers.weights + rows_of(item), vf{});
         Tile<T> pair[2];
         Tile<T>*tile = pair, *following = pair + 1;
         tile->locate(cells, table(item.row), item.head, begin, item.end);
@@ -269,31 +300,39 @@ struct Attention {
                 // Queries before the tile see none of it.
                 int64_t unseeing = std::max<int64_t>(0, at - start) * group;
                 int64_t first = h * rows + unseeing, past = (h + 1) * rows;
-                const int64_t whole = in_tiles(item, past - first);
                 const F* queries = buffers.queries + first * depth;
                 if (few)
                     score_few(tile->keys, count, queries, past - first, buffers);
-                else if (tiled)
-                    score_tiled(tile->keys, count, queries, whole, buffers, tiles);
                 else if (cells.block_size < W)
                     score_narrow(item, item.head + h, at, count, queries, past - first, buffers);
                 else
                     score(tile->keys, count, queries, past - first, buffers);
-                for (int64_t r = first, place = unseeing; r < past; r++, place++)
-                    softmax<F>(buffers.scores + (r - first) * TILE, scale,
-                               start + place / group + 1 - at, state.tops[r], buffers.weights[r],
-                               state.sums + r * width, width);
+                for (int64_t r = first, place = unseeing; r < past; r++, place++) {
+                    float* scores = buffers.scores + (r - first) * TILE;
+                    softmax<F>(scores, scale, start + place / group + 1 - at, state.tops[r],
+                               buffers.weights[r], state.sums + r * width, width,
+                               reinterpret_cast<F*>(scores));
+                }
                 if (few)
                     gather_few(tile->values, count, past - first, buffers,
                                state.sums + first * width);
-                else if (tiled)
-                    gather_tiled(tile->values, count, whole, buffers, state.sums + first * width,
-                                 tiles);
                 else
                     gather(tile->values, count, buffers.scores, past - first, buffers,
                            state.sums + first * width);
                 std::swap(tile, following);
             }
+    }
+
+    // One split's state, from nothing. `next` is the item that follows.
+    void attend_split(const Item& item, int64_t begin, int64_t end, const Item& next,
+                      const Buffers& buffers, const State& state, Tiles& tiles) const {
+        std::fill(state.sums, state.sums + rows_of(item) * width, 0.0f);
+        std::fill(state.tops, state.tops + rows_of(item), NOTHING);
+        std::fill(buffers.weights, buffers.weights + rows_of(item), vf{});
+        if (tiled && !has_few(item))
+            attend_tiled(item, begin, end, buffers, state, tiles);
+        else
+            attend_untiled(item, begin, end, next, buffers, state);
         for (int64_t r = 0; r < rows_of(item); r++) state.weights[r] = sum_of(buffers.weights[r]);
     }
 

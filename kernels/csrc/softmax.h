@@ -30,19 +30,24 @@ struct State {
 
 // Takes `part` into `total`. A part without weight changes nothing, bit for bit.
 inline void fold(const State& total, const State& part, int64_t rows, int64_t width) {
-    for (int64_t r = 0; r < rows; r++) {
-        float top = std::max(total.tops[r], part.tops[r]);
-        float keep = exp2(total.tops[r] - top), take = exp2(part.tops[r] - top);
-        total.tops[r] = top;
-        total.weights[r] = total.weights[r] * keep + part.weights[r] * take;
-        float *sums = total.sums + r * width, *more = part.sums + r * width;
-        for (int64_t d = 0; d < width; d += W)
-            store(sums + d, load(sums + d) * splat(keep) + load(more + d) * splat(take));
+    for (int64_t first = 0; first < rows; first += W) {
+        const int64_t count = std::min<int64_t>(W, rows - first);
+        vf ours{}, theirs{};
+        std::memcpy(&ours, total.tops + first, count * sizeof(float));
+        std::memcpy(&theirs, part.tops + first, count * sizeof(float));
+        const vf top = max(ours, theirs), keep = exp2(ours - top), take = exp2(theirs - top);
+        std::memcpy(total.tops + first, &top, count * sizeof(float));
+        for (int64_t i = 0, r = first; i < count; i++, r++) {
+            total.weights[r] = total.weights[r] * keep[i] + part.weights[r] * take[i];
+            float *sums = total.sums + r * width, *more = part.sums + r * width;
+            for (int64_t d = 0; d < width; d += W)
+                store(sums + d, load(sums + d) * splat(keep[i]) + load(more + d) * splat(take[i]));
+        }
     }
 }
 
 // Weights of scores; returns `sum` and theirs, by lanes.
-inline vf weigh(const vf (&scores)[VECTORS], float top, float* to, vf sum) {
+inline vf weigh(const vf (&scores)[VECTORS], float, float top, float* to, vf sum) {
     for (int v = 0; v < VECTORS; v++) {
         vf p = exp2(scores[v] - splat(top));
         sum += p;
@@ -52,12 +57,14 @@ inline vf weigh(const vf (&scores)[VECTORS], float top, float* to, vf sum) {
 }
 
 #if defined(__AVX512BF16__)
-// The same in pairs. Summed as rounded, so that the result stays a mean of the values.
-inline vf weigh(const vf (&scores)[VECTORS], float top, Pair* to, vf sum) {
+// The same in pairs, of scores still to be scaled. Summed as rounded, so that the result stays a
+// mean of the values.
+inline vf weigh(const vf (&scores)[VECTORS], float scale, float top, Pair* to, vf sum) {
     const vu ones = splat(Pair{bf16{0x3f80}, bf16{0x3f80}});
     for (int v = 0; v < VECTORS; v += 2) {
-        vu p = round_to_pairs(exp2_to_round(scores[v] - splat(top)),
-                              exp2_to_round(scores[v + 1] - splat(top)));
+        vu p = round_to_pairs(
+            exp2_to_round(multiply_subtract(scores[v], splat(scale), splat(top))),
+            exp2_to_round(multiply_subtract(scores[v + 1], splat(scale), splat(top))));
         sum = multiply_add(p, ones, sum);
         std::memcpy(to + v / 2 * W, &p, sizeof(p));
     }
@@ -65,20 +72,17 @@ inline vf weigh(const vf (&scores)[VECTORS], float top, Pair* to, vf sum) {
 }
 #endif
 
-// Turns one row's scores of a tile into weights, as factors in the same place; only the first
-// `seen` keys count. `scale` is for scores of pairs, whose queries cannot carry it without being
-// rounded again. The weights' sum is kept by lanes until the end.
+// Turns one row's scores of a tile into weights, as factors, which may lie in the same place; only
+// the first `seen` keys count. `scale`, above 0, is for scores of pairs, whose queries cannot carry
+// it without being rounded again. The weights' sum is kept by lanes until the end.
 //
 // Pairs are multiplied so fast that corrections show, so there the maximum is only raised once it
 // is well passed. Weights up to 2^8 are as exact as those up to 1.
 template <class F>
-inline void softmax(float* scores, float scale, int64_t seen, float& top, vf& weight, float* sums,
-                    int64_t width) {
+inline void softmax(const float* scores, float scale, int64_t seen, float& top, vf& weight,
+                    float* sums, int64_t width, F* to) {
     vf s[VECTORS];
-    for (int v = 0; v < VECTORS; v++) {
-        s[v] = load(scores + v * W);
-        if constexpr (PAIRED<F>) s[v] *= scale;
-    }
+    for (int v = 0; v < VECTORS; v++) s[v] = load(scores + v * W);
     if (seen < TILE) {
         vi lane;
         for (int i = 0; i < W; i++) lane[i] = i;
@@ -87,6 +91,7 @@ inline void softmax(float* scores, float scale, int64_t seen, float& top, vf& we
     }
     vf highest = s[0];
     for (int v = 1; v < VECTORS; v++) highest = max(s[v], highest);
+    if constexpr (PAIRED<F>) highest *= scale;
     constexpr float SLACK = PAIRED<F> ? 8.0f : 0.0f;
     if (any_above(highest, top + SLACK)) {
         const float new_top = max_of(highest);
@@ -95,7 +100,7 @@ inline void softmax(float* scores, float scale, int64_t seen, float& top, vf& we
         for (int64_t d = 0; d < width; d += W) store(sums + d, load(sums + d) * keep);
         top = new_top;
     }
-    weight = weigh(s, top, reinterpret_cast<F*>(scores), weight);
+    weight = weigh(s, scale, top, to, weight);
 }
 
 }  // namespace octavo
