@@ -48,7 +48,7 @@ LOGIT_ROWS = 128  # rows of prompt logits held at once
 
 
 class Worker:
-    """In this order: `load`, `measure`, `allocate`, then any number of `execute`.
+    """In this order: `load`, `measure`, `allocate`, then any number of `execute`; `close` ends it.
 
     The constructor reads config.json only. Raises `InvalidRequest` naming the flag or file at
     fault. Rows live between steps; the cache's content outlives them, also over a plan with
@@ -196,6 +196,11 @@ class Worker:
                 copy_seconds=copy_seconds,
             )
         )
+
+    def close(self) -> None:
+        """Ends the thread of the masks."""
+        if self._masks is not None:
+            self._masks.close()
 
     def _land_all(self) -> None:
         while self._aloft:
