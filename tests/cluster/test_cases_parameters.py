@@ -171,7 +171,6 @@ def test_case_17_both_names_of_the_length(server: Server) -> None:
         ("functions", [{"name": "f"}], []),
         ("audio", {"voice": "x", "format": "wav"}, None),
         ("modalities", ["audio"], ["text"]),
-        ("bad_words", ["a"], []),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(
