@@ -47,6 +47,7 @@ def test_every_answer_fits(http: httpx.Client, described: dict[str, Any]) -> Non
             "logprobs": True,
             "top_logprobs": 2,
         },
+        "/v1/responses": {"input": "x", "max_output_tokens": 4},
         "/tokenize": {"prompt": "x", "return_token_strs": True},
         "/detokenize": {"tokens": [5]},
     }
