@@ -15,14 +15,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.mirror import Row
 from octavo.workers.forbidding import Forbidding
-from octavo.workers.matching import Matching, Stand
-from octavo.workers.vocabulary import Vocabulary
+
+if TYPE_CHECKING:  # where no row has a grammar, llguidance need not be there
+    from octavo.workers.matching import Matching, Stand
+    from octavo.workers.vocabulary import Vocabulary
 
 log = logging.getLogger("octavo.workers")
 
@@ -63,6 +66,8 @@ class Masks:
                 continue
             stand = self._stands.get(number)
             if stand is None:
+                from octavo.workers.matching import Stand
+
                 stand = self._stands[number] = Stand(rows[number])
             places.append(place)
             stands.append(stand)
@@ -90,6 +95,8 @@ class Masks:
 
     def _ready(self) -> Matching:
         if self._matching is None:
+            from octavo.workers.matching import Matching
+
             self._matching = Matching(self._load(), self._threads)
         return self._matching
 

@@ -14,9 +14,10 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tokenizers
+if TYPE_CHECKING:
+    import tokenizers
 
 _SPACE = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -41,7 +42,9 @@ from octavo.workers.progress import Progress
 from octavo.workers.sampler import Named, Sampled, Sampler, describe_prompt
 from octavo.workers.tiers import Tiers, written_blocks
 from octavo.workers.upload import Mark, Past, mark, upload
-from octavo.workers.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from octavo.workers.vocabulary import Vocabulary
 
 MASK_THREADS = 8
 LOGIT_ROWS = 128  # rows of prompt logits held at once
@@ -282,7 +285,13 @@ class Worker:
         """Beside a GPU the host's cores have little else to do; on a CPU they are the model's."""
         folder, size = self.config.model, self.model_config.vocab_size
         threads = 1 if self.device.type == "cpu" else MASK_THREADS
-        return Masks(lambda: Vocabulary.of_directory(folder, size), threads)
+
+        def load() -> Vocabulary:
+            from octavo.workers.vocabulary import Vocabulary
+
+            return Vocabulary.of_directory(folder, size)
+
+        return Masks(load, threads)
 
     def _logits(self, hidden: Tensor, at: list[int]) -> Tensor | None:
         """Logits of tokens `at` of the batch on rank 0; None on others, which must take part."""

@@ -17,10 +17,10 @@ Connect = Callable[..., AbstractContextManager[httpx.Client]]
 
 
 def data_of(response: httpx.Response) -> list[Any]:
-    """The JSON of each event; `[DONE]` as the text it is."""
+    """The JSON of each event, without its name; `[DONE]` as the text it is."""
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("text/event-stream")
-    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    lines = [event.partition("data: ")[2] for event in response.text.split("\n\n") if event]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
