@@ -126,7 +126,16 @@ def test_it_needs_no_more_than_a_bare_machine_has():
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    others = {"ray", "zmq", "transformers", "tokenizers", "llguidance", "fastapi", "uvicorn"}
+    others = {
+        "ray",
+        "zmq",
+        "transformers",
+        "tokenizers",
+        "llguidance",
+        "pydantic",
+        "fastapi",
+        "uvicorn",
+    }
     assert others & set(done.stdout.split()) == set()
 
 
