@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.settings import CHAT_SETTINGS, FrontSettings, chat_settings
 from octavo.cluster.autoscaling import Autoscaling
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import EngineConfig
@@ -36,7 +36,7 @@ DRAIN_SECONDS = 30.0
 KEYS = ("api_key", "api_keys", "admin_api_key")
 
 _FOUND_OUT = ("model", "served_model_names", "revision")  # not asked for under these names
-_OF_THE_FRONT = ("seed", "failover_timeout")  # settings of `FrontSettings`
+_OF_THE_FRONT = ("seed", "failover_timeout", *CHAT_SETTINGS)  # settings of `FrontSettings`
 _NOT_OF_A_REPLICA = (
     *_OF_THE_FRONT,
     *("served_model_name", "num_replicas", "autoscaling", "drain_timeout", "max_surge_percent"),
@@ -75,7 +75,8 @@ ModelArguments = msgspec.defstruct(
 """One model: the settings of `EngineConfig`, and
 `model`: a directory or hub name on the cluster's machines, None for the embedded model;
 `served_model_name`: one name or several, answers carry the first;
-`seed`, `failover_timeout`: see `octavo serve --help`;
+`seed`, `failover_timeout`, `enable_auto_tool_choice`, `tool_call_parser`, `reasoning_parser`,
+`generation_config`: see `octavo serve --help`;
 `resources`: custom Ray resources that each rank takes, which says on what nodes it may run;
 `autoscaling`: what the number of replicas follows, in place of `num_replicas`;
 `drain_timeout`: seconds in which a replica that is to go may finish what it has begun; what is left
@@ -192,6 +193,7 @@ def _read_model(number: int, given: Any) -> argparse.Namespace:
     model = argparse.Namespace(**values)
     try:
         draft_config(model)
+        FrontSettings("", names_of(model), **chat_settings(model))
         _verify_autoscaling(model)
     except InvalidRequest as error:
         raise _wrong(number, without_dashes(error.message)) from None

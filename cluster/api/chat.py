@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
 from octavo.cluster.api.answers import (
-    AssistantMessage,
     ChatAnswer,
     ChatChoice,
     ChatChunk,
@@ -21,9 +21,12 @@ from octavo.cluster.api.front import Front, new_id, now
 from octavo.cluster.api.generation import Generation
 from octavo.cluster.api.job import Job, plan_job
 from octavo.cluster.api.logprobs import chat_logprobs, prompt_logprobs
+from octavo.cluster.api.message import Draft, whole_message
 from octavo.cluster.api.prompts import chat_prompt
 from octavo.cluster.api.protocol import ChatRequest
-from octavo.cluster.api.transcript import ShownToken
+from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.tools import ToolUse, tool_use
+from octavo.cluster.api.transcript import Delta, ShownToken
 from octavo.cluster.api.validate import (
     asked_max_tokens,
     cache_scope,
@@ -33,8 +36,10 @@ from octavo.cluster.api.validate import (
     sampling_of,
     wants_usage_chunk,
 )
+from octavo.cluster.text.answer_reader import AnswerReader
+from octavo.cluster.text.reasoning import ReasoningReader
 from octavo.scheduler.errors import InvalidRequest
-from octavo.scheduler.sampling import MAX_LOGPROBS
+from octavo.scheduler.sampling import MAX_LOGPROBS, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class ChatCall:
     usage_chunk: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    tools: ToolUse
 
     async def answer(self) -> ChatAnswer:
         """The whole answer."""
@@ -66,12 +72,7 @@ class ChatCall:
             model=self.model,
             system_fingerprint=self.front.fingerprint,
             choices=[
-                ChatChoice(
-                    index=index,
-                    message=AssistantMessage(content=outcomes[number].text),
-                    logprobs=self._logprobs(outcomes[number].tokens),
-                    finish_reason=outcomes[number].finish,
-                )
+                self._choice(index, outcomes[number])
                 for index, number in enumerate(self.job.chosen(transcripts))
             ],
             usage=self.job.usage(transcripts),
@@ -83,18 +84,40 @@ class ChatCall:
         for index in range(len(generation.transcripts)):
             delta = ChatDelta(role="assistant", content="")
             yield self._chunk([ChatChunkChoice(index=index, delta=delta)])
+        drafts = [self.draft(index) for index in range(len(generation.transcripts))]
         async for index, new in generation:
-            if new.text or new.tokens:
-                choice = ChatChunkChoice(index=index, delta=ChatDelta(content=new.text))
-                choice.logprobs = self._logprobs(new.tokens)
+            tokens = new.tokens
+            for delta in drafts[index].add(new):
+                choice = ChatChunkChoice(index=index, delta=delta)
+                choice.logprobs = self._logprobs(tokens)
+                yield self._chunk([choice])
+                tokens = []
+            if tokens:  # of a text that says nothing yet, or never
+                choice = ChatChunkChoice(index=index, delta=ChatDelta(content=""))
+                choice.logprobs = self._logprobs(tokens)
                 yield self._chunk([choice])
             if new.finish:
-                end = ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=new.finish)
+                end = ChatChunkChoice(index=index, delta=ChatDelta())
+                end.finish_reason = drafts[index].reason(new.finish)
                 yield self._chunk([end])
         if self.usage_chunk:
             chunk = self._chunk([])
             chunk.usage = self.job.usage(generation.transcripts)
             yield chunk
+
+    def draft(self, index: int) -> Draft:
+        """An empty message, for the choice `index`."""
+        return Draft(f"{self.job.id}-{index}", tools=bool(self.tools.schemas))
+
+    def _choice(self, index: int, outcome: Delta) -> ChatChoice:
+        assert outcome.finish is not None
+        draft = self.draft(index)
+        return ChatChoice(
+            index=index,
+            message=whole_message(draft.add(outcome)),
+            logprobs=self._logprobs(outcome.tokens),
+            finish_reason=draft.reason(outcome.finish),
+        )
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         return ChatChunk(
@@ -112,13 +135,17 @@ class ChatCall:
         return chat_logprobs(tokens, self.logprobs, self.front.tokenizer)
 
 
-async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
-    """Raises `InvalidRequest`, `UnknownModel`, or `EngineDead` while no replica is up."""
+async def chat_call(
+    front: Front, body: ChatRequest, tenant: str, kind: str = "chatcmpl"
+) -> ChatCall:
+    """`kind` begins the answer's id. Raises `InvalidRequest`, `UnknownModel`, or `EngineDead` while
+    no replica is up."""
     model = front.served_model(body.model)
     refuse_unserved(body)
     refuse_unstreamable(body)
     usage_chunk = wants_usage_chunk(body)
     limits = front.settings.limits
+    tools = tool_use(body, front.settings)
     logprobs = _logprobs_asked(body)
     asked, _ = asked_max_tokens(body, None)
     length = "max_tokens"
@@ -130,11 +157,14 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         body,
         front.tokenizer,
         limits,
+        front.sampling_defaults,
         seed=front.seeds.draw(),
         max_tokens=asked,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
+    if tools.schema is not None:
+        sampling = _held_to(tools.schema, sampling)
     salt = cache_scope(tenant, body.cache_salt, limits)
     window = await front.window()
     prompt = await chat_prompt(
@@ -144,9 +174,11 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         window.tokens,
         add_generation_prompt=body.add_generation_prompt is not False,
         template_kwargs=body.chat_template_kwargs,
+        tools=tools.shown,
+        reasoning=tools.schema is None,
     )
     job = plan_job(
-        new_id("chatcmpl"),
+        new_id(kind),
         [prompt],
         sampling,
         window,
@@ -155,6 +187,7 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         blame=("messages", length),
         priority=priority_of(body),
         salt=salt,
+        reader=_reader(front.settings, tools, prompt.text or ""),
     )
     return ChatCall(
         front=front,
@@ -165,7 +198,31 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         usage_chunk=usage_chunk,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
+        tools=tools,
     )
+
+
+def _held_to(schema: Mapping[str, Any], sampling: SamplingParams) -> SamplingParams:
+    """The same, for answers that are JSON of this schema and nothing else."""
+    raise InvalidRequest(
+        "tool_choice",
+        "tool_choice can be only none or auto here: a call that must be made needs structured "
+        "output, which this server does not have yet",
+    )
+
+
+def _reader(
+    settings: FrontSettings, tools: ToolUse, prompt: str
+) -> Callable[[], AnswerReader] | None:
+    """How answers to this prompt are read; None where all they can be is content."""
+    kind = None if tools.schema is not None else settings.reasoning_parser
+    if kind is None and not tools.schemas:
+        return None
+
+    def reader() -> AnswerReader:
+        return AnswerReader(kind and ReasoningReader(kind, prompt), tools.reader())
+
+    return reader
 
 
 def _logprobs_asked(body: ChatRequest) -> int | None:

@@ -133,6 +133,7 @@ async def completion_call(front: Front, body: CompletionRequest, tenant: str) ->
         body,
         front.tokenizer,
         limits,
+        front.sampling_defaults,
         seed=front.seeds.draw(),
         max_tokens=asked,
         logprobs=body.logprobs,

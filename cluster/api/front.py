@@ -9,9 +9,11 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from uuid import uuid4
 
 from octavo.cluster.api.failures import Unauthorized, UnknownModel
+from octavo.cluster.api.generation_config import sampling_defaults
 from octavo.cluster.api.settings import FrontSettings
 from octavo.cluster.api.validate import Window
 from octavo.cluster.api.version import octavo_version
@@ -50,6 +52,13 @@ class Front:
         names = "\n".join(self.settings.served_model_names)
         model = blake2b(names.encode(), digest_size=4).hexdigest()
         return f"octavo-{octavo_version()}-{model}"
+
+    @cached_property
+    def sampling_defaults(self) -> dict[str, float]:
+        """What the model's makers advise where a request says nothing."""
+        if self.settings.generation_config == "vllm":
+            return {}
+        return sampling_defaults(Path(self.settings.model_path))
 
     async def window(self) -> Window:
         """What a request may be, as soon as a replica is up to say so. Raises `EngineDead` where

@@ -99,6 +99,7 @@ class Generation:
         async for number, delta in self:
             texts[number].append(delta.text)
             joined[number].tokens += delta.tokens
+            joined[number].parts += delta.parts
             joined[number].finish = delta.finish
         for number, parts in enumerate(texts):
             joined[number].text = "".join(parts)

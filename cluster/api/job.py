@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from octavo.cluster.api.answers import CompletionTokensDetails, PromptTokensDetails, Usage
 from octavo.cluster.api.generation import Generation
 from octavo.cluster.api.prompts import Prompt
+from octavo.cluster.api.read_transcript import ReadTranscript
 from octavo.cluster.api.settings import RequestLimits
 from octavo.cluster.api.transcript import Transcript
 from octavo.cluster.api.validate import Window
 from octavo.cluster.client import EngineClient
+from octavo.cluster.text.answer_reader import AnswerReader
 from octavo.cluster.text.stops import StopStrings
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import InvalidRequest
@@ -25,12 +27,14 @@ Kind = TypeVar("Kind", bound=Transcript)
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request a prompt. Sequences are prompt-major: sequence s is sample s % width of prompt
-    s // width. `sampling` is what the client asked for."""
+    s // width. `sampling` is what the client asked for. With a `reader`, each answer is read for
+    reasoning and calls of tools by one of its own."""
 
     id: str
     prompts: list[Prompt]
     sampling: SamplingParams
     requests: list[Request]
+    reader: Callable[[], AnswerReader] | None = None
 
     @property
     def width(self) -> int:
@@ -42,7 +46,11 @@ class Job:
         """Whether the client gets fewer sequences than the engine answers with."""
         return self.width > self.sampling.n
 
-    def transcripts(self, tokenizer: Tokenizer, kind: type[Kind]) -> list[Kind]:
+    def transcripts(
+        self,
+        tokenizer: Tokenizer,
+        kind: Callable[[Tokenizer, Request, SamplingParams, StopStrings], Kind],
+    ) -> list[Kind]:
         """A new one for each sequence."""
         stops = StopStrings(self.sampling.stop)
         return [
@@ -53,7 +61,14 @@ class Job:
 
     def start(self, client: EngineClient, tokenizer: Tokenizer) -> Generation:
         """To be entered with `async with`; nothing runs before."""
-        return Generation(client, self.requests, self.transcripts(tokenizer, Transcript))
+        transcripts: Sequence[Transcript]
+        if (reader := self.reader) is None:
+            transcripts = self.transcripts(tokenizer, Transcript)
+        else:
+            transcripts = self.transcripts(
+                tokenizer, lambda *given: ReadTranscript(*given, reader=reader())
+            )
+        return Generation(client, self.requests, transcripts)
 
     def chosen(self, transcripts: Sequence[Transcript]) -> list[int]:
         """The sequences to answer with, in the order of their choice index: all, or of each
@@ -76,7 +91,9 @@ class Job:
             completion_tokens=generated,
             total_tokens=prompt + generated,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
-            completion_tokens_details=CompletionTokensDetails(),
+            completion_tokens_details=CompletionTokensDetails(
+                reasoning_tokens=sum(each.reasoning_tokens for each in transcripts)
+            ),
         )
 
 
@@ -91,6 +108,7 @@ def plan_job(
     blame: tuple[str, str],
     priority: int,
     salt: str,
+    reader: Callable[[], AnswerReader] | None = None,
 ) -> Job:
     """One request for each prompt, with room of its own.
 
@@ -120,4 +138,4 @@ def plan_job(
         )
         name = f"{job_id}-{number}"
         requests.append(Request(name, prompt.tokens, own, priority=priority, salt=salt))
-    return Job(job_id, prompts, sampling, requests)
+    return Job(job_id, prompts, sampling, requests, reader)

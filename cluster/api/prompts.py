@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from octavo.cluster.api.protocol import CompletionRequest, ContentPart, Message
 from octavo.cluster.api.settings import RequestLimits
+from octavo.cluster.api.tools import past_calls
 from octavo.cluster.api.validate import within_vocabulary
+from octavo.cluster.text.reasoning import END, opens_reasoning
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import InvalidRequest, NeverFits
 
-_ROLES = ("system", "developer", "user", "assistant")
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _LONG = 8192  # characters; about a millisecond of tokenizing
 
 
@@ -87,8 +89,11 @@ async def chat_prompt(
     *,
     add_generation_prompt: bool,
     template_kwargs: dict[str, Any] | None,
+    tools: Sequence[dict[str, Any]] = (),
+    reasoning: bool = True,
 ) -> Prompt:
-    """A conversation through the model's chat template."""
+    """A conversation, and the tools that may be called in it, through the model's chat template.
+    Without `reasoning`, a block of it that the template has begun is closed at once."""
     if not messages:
         raise InvalidRequest("messages", "messages must not be empty")
     if len(messages) > limits.messages:
@@ -96,14 +101,18 @@ async def chat_prompt(
             "messages", f"messages may have at most {limits.messages} items, got {len(messages)}"
         )
     plain = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    _name_outputs(plain)
     render = partial(
         tokenizer.render_chat,
         plain,
         add_generation_prompt=add_generation_prompt,
         template_kwargs=template_kwargs,
+        tools=tools,
     )
-    long = sum(len(message["content"] or "") for message in plain) > _LONG
+    long = bool(tools) or sum(len(message["content"] or "") for message in plain) > _LONG
     text = await asyncio.to_thread(render) if long else render()
+    if not reasoning and opens_reasoning(text):
+        text = f"{text.rstrip()}\n\n{END}\n\n"
     return await tokenize(tokenizer, text, "messages", limit, add_special_tokens=False)
 
 
@@ -113,7 +122,7 @@ def _message(message: Message, where: str) -> dict[str, Any]:
             f"{where}.role",
             f"{where}.role must be one of {', '.join(_ROLES)}, got {message.role!r}",
         )
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if getattr(message, name) not in (None, []):
             raise InvalidRequest(f"{where}.{name}", f"{where}.{name} is not supported here")
     if message.content is None and message.role != "assistant":
@@ -122,8 +131,32 @@ def _message(message: Message, where: str) -> dict[str, Any]:
     if isinstance(content, list):
         parts = [_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
         content = "\n".join(parts)
-    plain = {"role": message.role, "content": content}
-    return plain if message.name is None else {**plain, "name": message.name}
+    role = (
+        "tool" if message.role == "function" else message.role
+    )  # its name before there were tools
+    plain: dict[str, Any] = {"role": role, "content": content}
+    if message.tool_calls:
+        if message.role != "assistant":
+            raise InvalidRequest(
+                f"{where}.tool_calls", f"{where}.tool_calls is only for the role assistant"
+            )
+        plain["tool_calls"] = past_calls(message.tool_calls, f"{where}.tool_calls")
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            plain[name] = value
+    return plain
+
+
+def _name_outputs(messages: Sequence[dict[str, Any]]) -> None:
+    """Gives each tool's output the tool's name, which some templates want and clients leave out."""
+    names = {
+        call["id"]: call["function"]["name"]
+        for message in messages
+        for call in message.get("tool_calls", ())
+    }
+    for message in messages:
+        if message["role"] == "tool" and message.get("tool_call_id") in names:
+            message.setdefault("name", names[message["tool_call_id"]])
 
 
 def _part(part: ContentPart, where: str) -> str:

@@ -77,12 +77,25 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt_embeds: Any = None
 
 
+class PastFunction(msgspec.Struct, kw_only=True):
+    name: str
+    arguments: str | None = None
+
+
+class PastToolCall(msgspec.Struct, kw_only=True):
+    id: str | None = None
+    type: str = "function"
+    function: PastFunction | None = None
+
+
 class Message(msgspec.Struct, kw_only=True):
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[PastToolCall] | None = None
+    tool_call_id: str | None = None
 
-    tool_calls: Any = None
     function_call: Any = None
     audio: Any = None
 
@@ -93,6 +106,40 @@ class ContentPart(msgspec.Struct, kw_only=True):
     refusal: str | None = None
 
 
+class FunctionDefinition(msgspec.Struct, kw_only=True):
+    """`parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    type: str
+    function: FunctionDefinition | None = None
+
+
+class FunctionName(msgspec.Struct, kw_only=True):
+    name: str
+
+
+class NamedTool(msgspec.Struct, kw_only=True):
+    type: str = "function"
+    function: FunctionName | None = None
+
+
+class AllowedTools(msgspec.Struct, kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class ToolChoice(NamedTool, kw_only=True):
+    """One function by its name, or only some of the tools."""
+
+    allowed_tools: AllowedTools | None = None
+
+
 class ChatRequest(SamplingFields, kw_only=True):
     messages: list[Message]
     max_completion_tokens: int | None = None
@@ -101,8 +148,10 @@ class ChatRequest(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    tools: Any = None
-    tool_choice: Any = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
     functions: Any = None
     function_call: Any = None
     audio: Any = None
@@ -122,6 +171,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
@@ -143,8 +193,6 @@ UNSERVED: dict[str, tuple[Any, ...]] = {
     "response_format": _TEXT_FORMAT,
     "suffix": ("",),
     "prompt_embeds": (),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "audio": (),

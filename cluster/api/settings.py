@@ -6,10 +6,14 @@ ever sees it. The defaults are above what ordinary clients send.
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
+from octavo.cluster.text.reasoning import ReasoningKind
+from octavo.cluster.text.tool_calls import ToolFormat
 from octavo.scheduler.errors import InvalidRequest
 
 
@@ -27,6 +31,8 @@ class RequestLimits:
     stop_token_ids: int = 128
     logit_bias: int = 1024
     salt_chars: int = 1024
+    tools: int = 1024
+    tool_depth: int = 100  # of objects and lists in one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,9 @@ class FrontSettings:
     """`model_path` is the directory whose tokenizer and template are used. The first of
     `served_model_names` is the one that answers carry. Without `api_keys` everyone may call, and
     without `admin_api_key` what an admin may ask for is off. With a `seed`, the same requests in
-    the same order are answered with the same random numbers."""
+    the same order are answered with the same random numbers. Parsers say how the model writes calls
+    of tools and its reasoning; `generation_config` is where sampling defaults come from, the file
+    of that name beside the model, or vLLM, whose defaults are OpenAI's."""
 
     model_path: str
     served_model_names: tuple[str, ...]
@@ -45,13 +53,37 @@ class FrontSettings:
     created: int = field(default_factory=lambda: int(time.time()))
     submit_grace: float = 1.0  # seconds to wait for a refusal before a stream's headers go out
     failover_timeout: float = 60.0  # seconds that a request waits for a replica
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: ToolFormat | None = None
+    reasoning_parser: ReasoningKind | None = None
+    generation_config: Literal["auto", "vllm"] = "auto"
     scale_to_zero: bool = False  # that no replica is up is no fault, the next request starts one
 
     def __post_init__(self) -> None:
-        """Raises `InvalidRequest` where `failover_timeout` is no time to wait."""
+        """Raises `InvalidRequest` where settings are not possible, or not together."""
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise InvalidRequest(
+                "enable_auto_tool_choice",
+                "--enable-auto-tool-choice needs --tool-call-parser, which says how the model "
+                f"writes calls: {' or '.join(get_args(ToolFormat))}",
+            )
         if not 0 <= self.failover_timeout < math.inf:
             raise InvalidRequest(
                 "failover_timeout",
                 "failover_timeout must be a number of seconds, 0 or more, "
                 f"got {self.failover_timeout}",
             )
+
+
+CHAT_SETTINGS = (
+    "enable_auto_tool_choice",
+    "tool_call_parser",
+    "reasoning_parser",
+    "generation_config",
+)
+"""Those of `FrontSettings` that say how a model chats."""
+
+
+def chat_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """`CHAT_SETTINGS` out of a model's arguments."""
+    return {name: getattr(arguments, name) for name in CHAT_SETTINGS}

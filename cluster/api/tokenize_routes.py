@@ -7,6 +7,7 @@ from typing import Any
 from octavo.cluster.api.front import Front
 from octavo.cluster.api.prompts import chat_prompt, tokenize
 from octavo.cluster.api.protocol import DetokenizeRequest, TokenizeRequest
+from octavo.cluster.api.tools import shown_tools
 from octavo.cluster.api.validate import within_vocabulary
 from octavo.scheduler.errors import InvalidRequest
 
@@ -26,6 +27,7 @@ async def tokenize_answer(front: Front, body: TokenizeRequest) -> dict[str, Any]
             limits.body_bytes,
             add_generation_prompt=body.add_generation_prompt is not False,
             template_kwargs=body.chat_template_kwargs,
+            tools=shown_tools(body.tools, limits),
         )
         tokens = prompt.tokens
     else:

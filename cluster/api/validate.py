@@ -7,7 +7,7 @@ Everything that can be wrong with a request is found here, before the engine see
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -120,14 +120,15 @@ def sampling_of(
     body: SamplingFields,
     tokenizer: Tokenizer,
     limits: RequestLimits,
+    defaults: Mapping[str, Any],
     *,
     seed: int,
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> SamplingParams:
-    """What the client asked for, checked, with `seed` where it gave none and the model's end
-    tokens among `stop_token_ids`."""
+    """What the client asked for, checked, with `seed` and `defaults` where it gave none and the
+    model's end tokens among `stop_token_ids`."""
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     stop_ids = tuple(body.stop_token_ids or ())
     bias = body.logit_bias or {}
@@ -137,6 +138,7 @@ def sampling_of(
     _at_most("logit_bias", len(bias), limits.logit_bias, "entries")
     within_vocabulary("stop_token_ids", stop_ids, tokenizer.vocab_size)
     within_vocabulary("logit_bias", bias, tokenizer.vocab_size)
+    top_k = body.top_k if body.top_k is not None else defaults.get("top_k")
     given: dict[str, Any] = {
         **_beams_of(body),
         "n": body.n,
@@ -145,7 +147,7 @@ def sampling_of(
         "repetition_penalty": body.repetition_penalty,
         "temperature": body.temperature,
         "top_p": body.top_p,
-        "top_k": body.top_k if body.top_k is None else min(body.top_k, tokenizer.vocab_size),
+        "top_k": top_k if top_k is None else min(top_k, tokenizer.vocab_size),
         "min_p": body.min_p,
         "min_tokens": body.min_tokens,
         "ignore_eos": body.ignore_eos,
@@ -153,7 +155,7 @@ def sampling_of(
         "skip_special_tokens": body.skip_special_tokens,
     }
     return SamplingParams(
-        **{name: value for name, value in given.items() if value is not None},
+        **(dict(defaults) | {name: value for name, value in given.items() if value is not None}),
         best_of=None if body.use_beam_search else body.best_of,
         seed=seed if body.seed is None else body.seed,
         stop=stops,

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from typing import TypeAlias, get_args
 
+from octavo.cluster.cli.chat_flags import add_chat_flags
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import PlacementStrategy
 from octavo.scheduler.config import Allocation, PreemptionMode
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a directory in Hugging Face's layout, or a name on the hub "
         "(default: the embedded SmolLM2-135M-Instruct)",
     )
-    for add_group in (_front, _model, _cache, _schedule, _machines):
+    for add_group in (_front, _model, add_chat_flags, _cache, _schedule, _machines):
         add_group(serve)
     _deploy(commands)
     _status(commands)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.cluster.api.keys import resolve_keys
-from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.settings import FrontSettings, chat_settings
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.planning import plan_model, resolve_device
 
@@ -37,5 +37,6 @@ def plan_deployment(
         arguments.seed,
         admin_api_key=admin_key,
         failover_timeout=arguments.failover_timeout,
+        **chat_settings(arguments),
     )
     return Deployment(plan.config, settings, plan.max_model_len)

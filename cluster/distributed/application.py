@@ -19,7 +19,7 @@ from ray.serve import Application
 from ray.serve.exceptions import RayServeException
 
 from octavo.cluster.api.keys import resolve_keys
-from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.settings import FrontSettings, chat_settings
 from octavo.cluster.arguments import (
     deployment_name,
     draft_config,
@@ -74,6 +74,7 @@ def plan_front(model: argparse.Namespace) -> FrontSettings:
         admin_api_key=admin_key,
         failover_timeout=model.failover_timeout,
         scale_to_zero=least_replicas(model) == 0,
+        **chat_settings(model),
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,14 +85,13 @@ def token_bytes(backend: tokenizers.Tokenizer, decoding: Decoding, token: int) -
 class Detokenizer:
     """Text of one stream. `feed` returns what is certain; `flush` what is left at the end.
 
-    The first token keeps its leading space when there is a prompt with text before it.
+    The first token keeps its leading space when there is a prompt with text before it. `skipped`
+    are tokens that are no text.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skipped: Set[int]) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = tokenizer.decoding.strip
         self._in_context = tokenizer.decoding.kind == "context"

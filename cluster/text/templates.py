@@ -22,11 +22,13 @@ def render_chat(
     template: str | None,
     messages: Sequence[dict[str, Any]],
     *,
+    tools: Sequence[dict[str, Any]] = (),
     special_tokens: dict[str, str],
     add_generation_prompt: bool,
     template_kwargs: dict[str, Any],
 ) -> str:
-    """Raises `InvalidRequest` naming `messages` or `chat_template_kwargs`."""
+    """`tools` are OpenAI's, which templates know. Raises `InvalidRequest` naming `messages`,
+    `tools` or `chat_template_kwargs`."""
     if template is None:
         raise InvalidRequest(
             "messages",
@@ -37,10 +39,17 @@ def render_chat(
         raise InvalidRequest(
             "chat_template_kwargs", f"chat_template_kwargs must not set {reserved[0]}"
         )
+    if tools and "tools" not in template:
+        raise InvalidRequest(
+            "tools",
+            "this model's chat template has no place for tools, so it would not know of them; "
+            "describe them in a message",
+        )
     plain = [_plain(message, "developer" in template) for message in messages]
     try:
         result: Any = render_jinja_template(
             conversations=[plain],
+            tools=list(tools) or None,
             chat_template=template,
             add_generation_prompt=add_generation_prompt,
             **{**special_tokens, **template_kwargs},
@@ -49,7 +58,7 @@ def render_chat(
         raise InvalidRequest(
             "messages", f"the model's chat template refused the messages: {error}"
         ) from error
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidRequest(
             "messages", "the model's chat template cannot render these messages"
         ) from error

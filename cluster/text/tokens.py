@@ -40,6 +40,7 @@ class Tokenizer:
         eos_ids: Iterable[int] = (),
         vocab_size: int | None = None,
         chat_template: str | None = None,
+        tool_template: str | None = None,
         special_tokens: dict[str, str] | None = None,
     ) -> None:
         backend.no_truncation()
@@ -51,6 +52,7 @@ class Tokenizer:
         )
         self._bytes: dict[int, bytes] = {}
         self._template = chat_template
+        self._tool_template = tool_template or chat_template
         self._special_tokens = special_tokens or {}
         self.vocab_size = vocab_size or backend.get_vocab_size(with_added_tokens=True)
         self.eos_ids = tuple(sorted(set(eos_ids)))
@@ -77,14 +79,16 @@ class Tokenizer:
         eos_ids = [eos] if isinstance(eos, int) else list(eos or ())
         if loaded.eos_token_id is not None:
             eos_ids.append(loaded.eos_token_id)
-        template = loaded.chat_template
+        template: Any = loaded.chat_template
+        tool_template = None
         if isinstance(template, dict):
-            template = template.get("default")
+            template, tool_template = template.get("default"), template.get("tool_use")
         return cls(
             backend,
             eos_ids=eos_ids,
             vocab_size=config.get("vocab_size"),
             chat_template=template,
+            tool_template=tool_template,
             special_tokens={
                 name: str(token)
                 for name, token in loaded.special_tokens_map.items()
@@ -123,14 +127,17 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         template_kwargs: dict[str, Any] | None = None,
+        tools: Sequence[dict[str, Any]] = (),
     ) -> str:
-        """The prompt text of a conversation (`content` of a message: a string or text parts).
+        """The prompt text of a conversation (`content` of a message: a string or text parts), with
+        the tools that may be called in it.
 
         Raises `InvalidRequest` where the model has no template or the template refuses.
         """
         return render_chat(
-            self._template,
+            self._tool_template if tools else self._template,
             messages,
+            tools=tools,
             special_tokens=self._special_tokens,
             add_generation_prompt=add_generation_prompt,
             template_kwargs=template_kwargs or {},
@@ -157,10 +164,18 @@ class Tokenizer:
         return text
 
     def detokenizer(
-        self, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True
+        self,
+        prompt: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+        shown: Iterable[str] = (),
     ) -> Detokenizer:
-        """A stream's text, continuing `prompt` (whose own text is not part of it)."""
-        return Detokenizer(self, prompt, skip_special_tokens=skip_special_tokens)
+        """A stream's text, continuing `prompt` (whose own text is not part of it). The special
+        tokens in `shown` are not skipped."""
+        skipped = self._special_ids if skip_special_tokens else frozenset()
+        if skipped and shown:
+            skipped -= {self._backend.token_to_id(each) for each in shown}
+        return Detokenizer(self, prompt, skipped)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The whole text of `ids`."""

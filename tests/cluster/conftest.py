@@ -11,6 +11,7 @@ import pytest
 
 from octavo.cluster.api.app import FrontSettings, create_app
 from octavo.cluster.client import EngineClient
+from octavo.cluster.text.tokens import Tokenizer
 from tests.cluster.calls import Connect
 from tests.cluster.case_server import Server
 from tests.cluster.scripted import TOKENIZER
@@ -39,9 +40,14 @@ def connected(wire: tuple[Switch, str]) -> Connect:
     switch, url = wire
 
     @contextlib.contextmanager
-    def connect(engine: EngineClient, **settings: Any) -> Iterator[httpx.Client]:
-        front = FrontSettings("", (MODEL, "alias"), **settings)
-        switch.app = create_app(engine, front, TOKENIZER)
+    def connect(
+        engine: EngineClient,
+        tokenizer: Tokenizer = TOKENIZER,
+        model_path: str = "",
+        **settings: Any,
+    ) -> Iterator[httpx.Client]:
+        front = FrontSettings(model_path, (MODEL, "alias"), **settings)
+        switch.app = create_app(engine, front, tokenizer)
         with httpx.Client(base_url=url, timeout=20) as http:
             yield http
 

@@ -138,9 +138,9 @@ def test_nobody_can_name_anothers_cache_scope() -> None:
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "x"}, "messages[0].role"),
+        ({"role": "robot", "content": "x"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"),
-        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages[0].tool_calls"),
+        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages[0].tool_calls[0]"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0]"),
         ({"role": "user", "content": [{"type": "file"}]}, "messages[0].content[0]"),
     ],
