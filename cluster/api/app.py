@@ -6,7 +6,7 @@ lifespan, so that a Serve replica, a test and `uvicorn` alike call `create_app` 
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -28,6 +28,9 @@ from octavo.cluster.api.protocol import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from octavo.cluster.api.responses import ResponsesCall, responses_call
+from octavo.cluster.api.responses_answers import to_named_event
+from octavo.cluster.api.responses_protocol import ResponsesRequest
 from octavo.cluster.api.settings import FrontSettings, RequestLimits
 from octavo.cluster.api.streaming import EventStream, failure_response, json_response, unless_gone
 from octavo.cluster.api.tokenize_routes import detokenize_answer, tokenize_answer
@@ -68,8 +71,16 @@ def _add_open_routes(app: FastAPI, fronts: Fronts) -> None:
 
     @app.get("/")
     async def index() -> Response:
-        paths = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize")
-        more = ("/detokenize", "/health", "/metrics", "/version", "/openapi.json")
+        paths = ("/v1/models", "/v1/completions", "/v1/chat/completions")
+        more = (
+            "/v1/responses",
+            "/tokenize",
+            "/detokenize",
+            "/health",
+            "/metrics",
+            "/version",
+            "/openapi.json",
+        )
         admin = ADMIN_PATHS if fronts.shared.admin_api_key is not None else ()
         links = {"models": list(fronts.names), "endpoints": [*paths, *more, *admin]}
         return json_response({"name": "octavo", "version": octavo_version(), **links})
@@ -128,6 +139,15 @@ def _add_model_routes(app: FastAPI, fronts: Fronts) -> None:
         front = fronts.of(body.model)
         return await _respond(front, request, await chat_call(front, body, caller))
 
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        caller = _caller(fronts, request)
+        body = await _body(request, ResponsesRequest, fronts.shared.limits)
+        front = fronts.of(body.model)
+        call = await responses_call(front, body, caller)
+        wire = {"encode": to_named_event, "failure": call.failure, "done": b""}
+        return await _respond(front, request, call, **wire)
+
 
 def _add_token_routes(app: FastAPI, fronts: Fronts) -> None:
     @app.post("/tokenize")
@@ -143,7 +163,11 @@ def _add_token_routes(app: FastAPI, fronts: Fronts) -> None:
         return json_response(detokenize_answer(fronts.of(body.model), body))
 
 
-async def _respond(front: Front, request: Request, call: ChatCall | CompletionCall) -> Response:
+Call = ChatCall | CompletionCall | ResponsesCall
+
+
+async def _respond(front: Front, request: Request, call: Call, **wire: Any) -> Response:
+    """`wire` is how a stream is written, see `EventStream`."""
     if not call.stream:
         return json_response(await unless_gone(request.receive, call.answer()))
     return EventStream(
@@ -151,6 +175,7 @@ async def _respond(front: Front, request: Request, call: ChatCall | CompletionCa
         call.chunks,
         grace=front.settings.submit_grace,
         request_id=request.scope["octavo.request_id"],
+        **wire,
     )
 
 

@@ -23,22 +23,27 @@ from octavo.cluster.api.protocol import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from octavo.cluster.api.responses_answers import ResponseAnswer, ResponseEvent
+from octavo.cluster.api.responses_protocol import ResponsesRequest
 
 _BODIES: dict[str, type] = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatRequest,
+    "/v1/responses": ResponsesRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
 _ANSWERS: dict[str, type] = {
     "/v1/completions": CompletionAnswer,
     "/v1/chat/completions": ChatAnswer,
+    "/v1/responses": ResponseAnswer,
     "/v1/models": ModelList,
     "/v1/models/{name}": Model,
 }
 _STREAMED: dict[str, type] = {
     "/v1/completions": CompletionAnswer,
     "/v1/chat/completions": ChatChunk,
+    "/v1/responses": ResponseEvent,
 }
 _REFERENCE = "#/components/schemas/{name}"
 

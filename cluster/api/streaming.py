@@ -53,6 +53,7 @@ class EventStream(Response):
 
     A refusal that comes within `grace` seconds is raised, to become an ordinary error response;
     what fails later becomes one error event, after which the stream ends without `[DONE]`.
+    Endpoints differ in how an event, a failure and the end are written.
     """
 
     media_type = "text/event-stream"
@@ -64,6 +65,9 @@ class EventStream(Response):
         *,
         grace: float,
         request_id: str,
+        encode: Callable[[Any], bytes] = to_event,
+        failure: Callable[[Failure], bytes] = lambda failed: to_event(failed.answer),
+        done: bytes = DONE,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
@@ -71,6 +75,9 @@ class EventStream(Response):
         self._chunks = chunks
         self._grace = grace
         self._request_id = request_id
+        self._encode = encode
+        self._failure = failure
+        self._done = done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await unless_gone(receive, self._run(send))
@@ -83,12 +90,12 @@ class EventStream(Response):
             try:
                 async with aclosing(self._chunks(generation)) as chunks:
                     async for chunk in chunks:
-                        await _send_event(send, to_event(chunk))
-                last = DONE
+                        await _send_event(send, self._encode(chunk))
+                last = self._done
             except ClientGone:
                 raise
             except Exception as error:
-                last = to_event(failure_of(error, self._request_id).answer)
+                last = self._failure(failure_of(error, self._request_id))
             await _send_event(send, last, more=False)
 
 
