@@ -18,10 +18,15 @@ from octavo.cluster.api.protocol import (
 from octavo.cluster.api.settings import FrontSettings, RequestLimits
 from octavo.cluster.text.forced_calls import CallList, NamedCall, list_schema
 from octavo.cluster.text.pieces import Reader
-from octavo.cluster.text.tool_calls import HermesCalls, Llama3Calls, ToolFormat
+from octavo.cluster.text.pythonic_calls import PythonicCalls
+from octavo.cluster.text.tool_calls import CallReader, HermesCalls, Llama3Calls, ToolFormat
 from octavo.scheduler.errors import InvalidRequest
 
-_FORMATS = {"hermes": HermesCalls, "llama3_json": Llama3Calls}
+_FORMATS: dict[ToolFormat, type[CallReader]] = {
+    "hermes": HermesCalls,
+    "llama3_json": Llama3Calls,
+    "pythonic": PythonicCalls,
+}
 
 
 @dataclass(frozen=True, slots=True)

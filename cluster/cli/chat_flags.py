@@ -22,7 +22,7 @@ def add_chat_flags(parser: argparse.ArgumentParser) -> None:
         "--tool-call-parser",
         choices=get_args(ToolFormat),
         help="how the model writes calls of tools: hermes for Hermes and Qwen, llama3_json for "
-        "Llama 3 (default: none)",
+        "Llama 3, pythonic for Llama 3.2 and others that write Python (default: none)",
     )
     group.add_argument(
         "--reasoning-parser",

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from octavo.cluster.text.pieces import Machine, Reading
 
-ToolFormat = Literal["hermes", "llama3_json"]
+ToolFormat = Literal["hermes", "llama3_json", "pythonic"]
 _ARGUMENTS = ("arguments", "parameters")
 _SCALAR = frozenset("+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-class _NoCall(Exception):
+class NoCall(Exception):
     """The character read last cannot be in a call."""
 
 
@@ -44,7 +44,7 @@ class CallReader(Machine):
         before = self._at_end
         try:
             yield from self._object()
-        except _NoCall:
+        except NoCall:
             self._unread()
             self._emit("content")
             return False
@@ -64,7 +64,7 @@ class CallReader(Machine):
             if key == "name" and name is None:
                 name = yield from self._string()
                 if name not in self._tools:
-                    raise _NoCall
+                    raise NoCall
                 if arguments is not None:
                     break
             elif key in _ARGUMENTS and arguments is None:
@@ -84,10 +84,10 @@ class CallReader(Machine):
                 self._unread()
                 break
             if following != ",":
-                raise _NoCall
+                raise NoCall
         if name is None or (arguments is None and not self.may_lack_arguments):
             yield from self._solid()
-            raise _NoCall
+            raise NoCall
         self._emit("call", name)
         self._emit("arguments", arguments or "{}")
         yield from self._close()
@@ -103,7 +103,7 @@ class CallReader(Machine):
                 yield from self._value()
             if self._held[-1] != "}":
                 self._unread()
-        except _NoCall:
+        except NoCall:
             self._unread_all()
             return
         self._emit("markup")
@@ -156,7 +156,7 @@ class CallReader(Machine):
                 pass
             self._unread()
         else:
-            raise _NoCall
+            raise NoCall
         return "".join(self._held[start:])
 
     def _string(self) -> Reading[str]:
@@ -167,17 +167,17 @@ class CallReader(Machine):
         try:
             text: str = json.loads("".join(self._held[start:]), strict=False)
         except ValueError:
-            raise _NoCall from None
+            raise NoCall from None
         return text
 
-    def _to_quote(self) -> Reading[None]:
+    def _to_quote(self, quote: str = '"') -> Reading[None]:
         escaped = False
-        while (character := (yield from self._next())) != '"' or escaped:
+        while (character := (yield from self._next())) != quote or escaped:
             escaped = character == "\\" and not escaped
 
     def _expect(self, character: str) -> Reading[None]:
         if (yield from self._solid()) != character:
-            raise _NoCall
+            raise NoCall
 
 
 class HermesCalls(CallReader):
@@ -236,9 +236,9 @@ def _as_object(value: str) -> str:
             value, read = read, json.loads(read, strict=False)
             value.encode()  # half a surrogate pair would fit no answer
     except (ValueError, RecursionError):
-        raise _NoCall from None
+        raise NoCall from None
     if read is None:
         return "{}"
     if not isinstance(read, dict):
-        raise _NoCall
+        raise NoCall
     return value
