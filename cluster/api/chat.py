@@ -126,6 +126,7 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         asked, length = body.max_completion_tokens, "max_completion_tokens"
         if asked < 0:
             raise InvalidRequest(length, f"{length} must be at least 0, got {asked}")
+    grammar = await front.grammar_of(body)
     sampling = sampling_of(
         body,
         front.tokenizer,
@@ -134,6 +135,7 @@ async def chat_call(front: Front, body: ChatRequest, tenant: str) -> ChatCall:
         max_tokens=asked,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
+        grammar=grammar,
     )
     salt = cache_scope(tenant, body.cache_salt, limits)
     window = await front.window()
