@@ -27,8 +27,8 @@ from octavo.cluster.text.grammars import Grammars
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import SchedulerConfig
 from octavo.scheduler.grammar import Grammar
-from octavo.workers import masks as masks_module
 from octavo.workers.config import WorkerConfig
+from octavo.workers.forbidding import Forbidding
 from octavo.workers.worker import Worker
 
 CONTEXT = 64
@@ -66,7 +66,8 @@ def watch(worker: Worker) -> Times:
     masks: Any = worker._masks
     masks._find = timed(masks._find, times["find"])
     masks.forbid = timed(masks.forbid, times["wait"])  # less what putting takes
-    masks_module._forbid = timed(masks_module._forbid, times["put"])
+    apply = timed(Forbidding.apply, times["put"])
+    Forbidding.apply = lambda self, logits: apply(self, logits)  # type: ignore[method-assign]
     return times
 
 

@@ -15,28 +15,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.mirror import Row
-from octavo.workers.matching import Bits, Matching, Stand
+from octavo.workers.forbidding import Forbidding
+from octavo.workers.matching import Matching, Stand
 from octavo.workers.vocabulary import Vocabulary
 
 log = logging.getLogger("octavo.workers")
 
 INTERNAL = "the masks of grammars failed on an internal error"
 
-
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """The masks of a step, for the rows of its logits at `places`."""
-
-    places: list[int]
-    masks: Future[tuple[Bits, dict[int, str]]]
+Found = tuple[Forbidding | None, dict[int, str]]
+"""What to do to a step's logits, and why that is not known for some of its rows."""
 
 
 class Masks:
@@ -48,12 +41,12 @@ class Masks:
         self._threads = threads
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-grammar")
         self._stands: dict[int, Stand] = {}
-        self._under_way: _UnderWay | None = None
+        self._under_way: Future[Found] | None = None
         self._matching: Matching | None = None  # the thread's own
 
     def warm_up(self) -> None:
         """Has the vocabulary read, so that the first grammar finds it. Returns at once."""
-        self._thread.submit(self._find, [])
+        self._thread.submit(self._find, [], [])
 
     def begin(self, numbers: Sequence[int], rows: Mapping[int, Row]) -> None:
         """Starts to find what may follow the tokens of each of the rows `numbers`, which are those
@@ -71,43 +64,37 @@ class Masks:
             stands.append(stand)
         self._under_way = None
         if stands:
-            self._under_way = _UnderWay(places, self._thread.submit(self._find, stands))
+            self._under_way = self._thread.submit(self._find, places, stands)
 
     def forbid(self, logits: Tensor) -> dict[int, str]:
         """Makes everything else `-inf` in `[rows, vocabulary]` logits of any dtype, whose rows are
         those of `begin`. Returns why, for each of the rows that could not be followed; their logits
         are as they were."""
-        step, self._under_way = self._under_way, None
-        if step is None:
+        found, self._under_way = self._under_way, None
+        if found is None:
             return {}
-        bits, errors = step.masks.result()
-        kept = [at for at in range(len(step.places)) if at not in errors]
-        if kept:
-            if len(kept) < len(bits):
-                bits = bits[kept]
-            _forbid(logits, [step.places[at] for at in kept], torch.from_numpy(bits))
-        return {step.places[at]: reason for at, reason in errors.items()}
+        forbidding, errors = found.result()
+        if forbidding is not None:
+            forbidding.apply(logits)
+        return errors
 
-    def _find(self, stands: Sequence[Stand]) -> tuple[Bits, dict[int, str]]:
-        """See `Matching.find`. Whatever goes wrong, rows without a grammar go on."""
+    def _find(self, places: Sequence[int], stands: Sequence[Stand]) -> Found:
+        """What to do to the logits' rows at `places`, and the errors. Whatever goes wrong, rows
+        without a grammar go on."""
         try:
             if self._matching is None:
                 self._matching = Matching(self._load(), self._threads)
-            return self._matching.find(stands)
+            bits = self._matching.find(stands)
+            errors = {
+                place: stand.error
+                for place, stand in zip(places, stands, strict=True)
+                if stand.error is not None
+            }
+            masks = [each for each in zip(places, bits, strict=True) if each[0] not in errors]
+            return Forbidding.of(masks, self._matching.vocabulary.end), errors
         except InvalidRequest as error:
             reason = error.message
         except Exception:
             log.exception("grammars could not be followed")
             reason = INTERNAL
-        return np.zeros((0, 0), np.int32), dict.fromkeys(range(len(stands)), reason)
-
-
-def _forbid(logits: Tensor, places: list[int], bits: Tensor) -> None:
-    """`bits[i]`, int32, are those of `logits[places[i]]`."""
-    bits = bits.to(logits.device, non_blocking=True)
-    shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
-    forbidden = (bits[:, :, None] >> shifts & 1 == 0).view(len(bits), -1)[:, : logits.shape[1]]
-    if len(places) == len(logits):
-        logits.masked_fill_(forbidden, float("-inf"))
-    else:
-        logits[places] = logits[places].masked_fill(forbidden, float("-inf"))
+        return None, dict.fromkeys(places, reason)

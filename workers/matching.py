@@ -49,15 +49,15 @@ class Matching:
     are `threads` of a kind, to be used side by side."""
 
     def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._threads = threads
         self._executor = llguidance.LLExecutor(num_threads=threads)
         self._compiled: OrderedDict[tuple[Grammar, int], llguidance.LLMatcher] = OrderedDict()
         self._started = 0
 
-    def find(self, stands: Sequence[Stand]) -> tuple[Bits, dict[int, str]]:
-        """The next tokens of each row, and why there are none for those that are in error."""
-        bits = np.zeros((len(stands), self._vocabulary.words), np.int32)
+    def find(self, stands: Sequence[Stand]) -> Bits:
+        """The next tokens of each row; nothing that has a meaning for those that are in error."""
+        bits = np.zeros((len(stands), self.vocabulary.words), np.int32)
         for stand in stands:
             if stand.matcher is None and stand.error is None:
                 self._start(stand)
@@ -66,9 +66,8 @@ class Matching:
             if stand.matcher is not None and stand.matcher.is_error():
                 self._fill_anew(stand, bits[at : at + 1])
             if stand.error is None:
-                _permit_ends(bits[at], stand, self._vocabulary.end)
-        errors = [(at, stand.error) for at, stand in enumerate(stands)]
-        return bits, {at: error for at, error in errors if error is not None}
+                _permit_ends(bits[at], stand, self.vocabulary.end)
+        return bits
 
     def _start(self, stand: Stand, slot: int | None = None) -> None:
         """Copies a matcher, and compiles one where the `slot` is empty."""
@@ -79,7 +78,7 @@ class Matching:
         master = self._compiled.pop(key, None)
         if master is None:
             try:
-                master = compile_grammar(stand.grammar, self._vocabulary)
+                master = compile_grammar(stand.grammar, self.vocabulary)
             except InvalidRequest as error:
                 stand.error = f"{STRAYED}: {error.message}"
                 return
