@@ -14,7 +14,8 @@ from octavo.scheduler.grammar import Grammar
 from octavo.workers.vocabulary import Vocabulary
 
 # One blank, or a new line with its indentation: what anyone writes who writes JSON for a reader. A
-# model that may write any number of blanks may do so for ever.
+# model that may write any number of blanks may do so for ever. A schema's own "x-guidance" goes
+# before, which only the front puts there.
 JSON_SPACE = r"[ ]|\n[ \t]{0,32}"
 
 _JSON_OPTIONS: llguidance._lib.JsonCompileOptions = {"whitespace_pattern": JSON_SPACE}
@@ -43,7 +44,7 @@ def _source(grammar: Grammar) -> str:
         match grammar.kind:
             case "json":
                 return llguidance.LLMatcher.grammar_from_json_schema(
-                    grammar.text, overrides=_JSON_OPTIONS
+                    grammar.text, defaults=_JSON_OPTIONS
                 )
             case "regex":
                 return llguidance.LLMatcher.grammar_from_regex(grammar.text)

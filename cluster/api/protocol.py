@@ -44,6 +44,9 @@ class StructuredOutputs(msgspec.Struct, kw_only=True):
     choice: list[str] | None = None
     grammar: str | None = None
     structural_tag: Any = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
+    disable_additional_properties: bool | None = None
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -86,6 +89,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
 
     bad_words: Any = None
     allowed_token_ids: Any = None

@@ -19,6 +19,7 @@ from octavo.scheduler.grammar import MAX_GRAMMAR_CHARS, Grammar
 MAX_RULES = 512  # of an EBNF grammar, whose translation takes time by their square
 _RULE = "::="
 _LARK = re.compile(r"%llguidance\b|start\s{0,9}:(?!:=)")
+_OPTIONS = "x-guidance"  # where the library looks for how JSON is to be written
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
@@ -33,10 +34,14 @@ def asked_grammar(body: SamplingFields) -> tuple[str, Grammar] | None:
     return asked[0] if asked else None
 
 
-def grammar_for_schema(schema: dict[str, Any], param: str = "response_format") -> Grammar:
-    """For JSON that the schema holds for. Raises `InvalidRequest` that names `param` where it is
-    too large."""
-    bare = {name: value for name, value in schema.items() if name != "x-guidance"}  # our business
+def grammar_for_schema(
+    schema: dict[str, Any], param: str = "response_format", space: str | None = None
+) -> Grammar:
+    """For JSON that the schema holds for. `space` is an expression for what may stand between its
+    words, "" for nothing. Raises `InvalidRequest` that names `param` where it is too large."""
+    bare = {name: value for name, value in schema.items() if name != _OPTIONS}  # our business
+    if space is not None:
+        bare[_OPTIONS] = {"whitespace_pattern": space or None, "whitespace_flexible": bool(space)}
     try:
         text = msgspec.json.encode(bare).decode()
     except RecursionError as error:
@@ -97,7 +102,8 @@ def _response_format(body: SamplingFields) -> list[tuple[str, Grammar]]:
 def _guided(body: SamplingFields) -> list[tuple[str, Grammar]]:
     asked = []
     if body.guided_json is not None:
-        asked.append(("guided_json", _schema(body.guided_json, "guided_json")))
+        space = body.guided_whitespace_pattern
+        asked.append(("guided_json", _schema(body.guided_json, "guided_json", space)))
     if body.guided_regex is not None:
         asked.append(("guided_regex", grammar_for_regex(body.guided_regex, "guided_regex")))
     if body.guided_choice is not None:
@@ -117,8 +123,15 @@ def _structured_outputs(wanted: StructuredOutputs) -> Grammar:
             f"{param} needs one of json, json_object, regex, choice and grammar, "
             f"got {', '.join(given) or 'none'}",
         )
+    if wanted.disable_additional_properties:
+        raise InvalidRequest(
+            param,
+            f"{param}: disable_additional_properties is not supported by this server; write "
+            '"additionalProperties": false where the schema is to forbid them',
+        )
+    space = "" if wanted.disable_any_whitespace else wanted.whitespace_pattern
     if wanted.json is not None:
-        return _schema(wanted.json, param)
+        return _schema(wanted.json, param, space)
     if wanted.regex is not None:
         return grammar_for_regex(wanted.regex, param)
     if wanted.choice is not None:
@@ -127,10 +140,10 @@ def _structured_outputs(wanted: StructuredOutputs) -> Grammar:
         return grammar_for_ebnf(wanted.grammar, param)
     if wanted.structural_tag is not None:
         raise InvalidRequest(param, f"{param}: structural_tag is not supported by this server")
-    return grammar_for_schema(_ANY_OBJECT, param)
+    return grammar_for_schema(_ANY_OBJECT, param, space)
 
 
-def _schema(given: dict[str, Any] | str, param: str) -> Grammar:
+def _schema(given: dict[str, Any] | str, param: str, space: str | None) -> Grammar:
     """A schema as an object, or as JSON text."""
     if isinstance(given, str):
         _bounded(param, given)
@@ -138,7 +151,7 @@ def _schema(given: dict[str, Any] | str, param: str) -> Grammar:
             given = msgspec.json.decode(given, type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InvalidRequest(param, f"{param} is no JSON schema: {error}") from error
-    return grammar_for_schema(given, param)
+    return grammar_for_schema(given, param, space)
 
 
 def _is_lark(text: str) -> bool:

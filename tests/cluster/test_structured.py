@@ -17,6 +17,7 @@ from octavo.cluster.text.grammars import Grammars
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.grammar import MAX_GRAMMAR_CHARS, Grammar
+from octavo.workers.grammar import compile_grammar
 from tests.cluster.text_models import BYTE_LEVEL, WORD_PIECE, byte_level
 
 SCHEMA = {"type": "object", "properties": {"b": {"const": 1}, "a": {"const": 2}}}
@@ -94,6 +95,11 @@ def test_asking_for_nothing() -> None:
         ({"structured_outputs": {}}, "structured_outputs", "none"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "one of"),
         ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs", "structural_tag"),
+        (
+            {"structured_outputs": {"json": {}, "disable_additional_properties": True}},
+            "structured_outputs",
+            "additionalProperties",
+        ),
     ],
 )
 def test_what_is_refused_with_its_name(fields: dict[str, Any], param: str, words: str) -> None:
@@ -122,6 +128,27 @@ def test_no_text_takes_long_to_look_at() -> None:
 def test_options_of_the_library_are_not_the_clients_business() -> None:
     schema = {"x-guidance": {"lenient": True, "item_separator": ";"}, **SCHEMA}
     assert grammar_for_schema(schema) == Grammar("json", TEXT)
+
+
+@pytest.mark.parametrize(
+    ("options", "fits", "not_fits"),
+    [
+        ({}, ['{"b":1}', '{ "b": 1 }', '{\n  "b" : 1\n}'], ['{  "b":1}', '{"b":1}\n']),
+        ({"disable_any_whitespace": True}, ['{"b":1,"a":2}'], ['{"b": 1}']),
+        ({"whitespace_pattern": "\t{1,2}"}, ['{\t\t"b":1}'], ['{"b": 1}', '{\t\t\t"b":1}']),
+    ],
+)
+def test_what_may_stand_between_words(
+    options: dict[str, Any], fits: list[str], not_fits: list[str]
+) -> None:
+    asked = asked_grammar(body(structured_outputs={"json": SCHEMA, **options}))
+    assert asked is not None
+    vocabulary = BYTE_LEVEL.vocabulary()
+    for text, fit in [(text, True) for text in fits] + [(text, False) for text in not_fits]:
+        matcher = compile_grammar(asked[1], vocabulary)
+        tokens = [token for each in text for token in BYTE_LEVEL.encode(each)]
+        assert (matcher.try_consume_tokens(tokens) == len(tokens)) == fit, text
+        assert matcher.is_accepting() or not fit
 
 
 @pytest.fixture(scope="module")
