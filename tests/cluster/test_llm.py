@@ -283,7 +283,7 @@ def test_after_its_end_it_says_so(model_path: Path) -> None:
 def test_a_grammar_holds_offline_too(llm: LLM) -> None:
     grammar = Grammar("regex", "[0-9]{4}-[a-f]{3}")
     for more in ({"temperature": 0}, {"n": 3, "seed": 1}, {"ignore_eos": True}):
-        sampling = SamplingParams(max_tokens=40, grammar=grammar, **more)  # type: ignore[arg-type]
+        sampling = SamplingParams(max_tokens=40, grammar=grammar, **more)
         for answer in llm.generate("An octavo", sampling, use_tqdm=False)[0].outputs:
             assert re.fullmatch("[0-9]{4}-[a-f]{3}", answer.text)
             assert answer.finish_reason == "stop"
