@@ -1,8 +1,8 @@
 """A grammar made ready to follow a stream, by llguidance, within bounds.
 
-Of the libraries that were tried it is the one that refuses what it cannot hold an answer to, where
-others leave a keyword out; that needs no compiling ahead, which for a large schema takes others
-seconds; whose every step has a bound; and that brings nothing else along.
+Of the two libraries that were tried, xgrammar being the other, it is the one that refuses what it
+cannot hold an answer to, where the other leaves a keyword out (`not`, `uniqueItems`); it prepares a
+schema about ten times sooner; each of its steps has a bound; and it brings nothing else along.
 """
 
 from __future__ import annotations
