@@ -46,7 +46,7 @@ class Masks:
 
     def warm_up(self) -> None:
         """Has the vocabulary read, so that the first grammar finds it. Returns at once."""
-        self._thread.submit(self._find, [], [])
+        self._thread.submit(self._warm_up)
 
     def begin(self, numbers: Sequence[int], rows: Mapping[int, Row]) -> None:
         """Starts to find what may follow the tokens of each of the rows `numbers`, which are those
@@ -78,20 +78,30 @@ class Masks:
             forbidding.apply(logits)
         return errors
 
+    def _warm_up(self) -> None:
+        try:
+            self._ready()
+        except Exception as error:  # whoever brings a grammar is told
+            log.info("no grammar can be followed: %s", error)
+
+    def _ready(self) -> Matching:
+        if self._matching is None:
+            self._matching = Matching(self._load(), self._threads)
+        return self._matching
+
     def _find(self, places: Sequence[int], stands: Sequence[Stand]) -> Found:
         """What to do to the logits' rows at `places`, and the errors. Whatever goes wrong, rows
         without a grammar go on."""
         try:
-            if self._matching is None:
-                self._matching = Matching(self._load(), self._threads)
-            bits = self._matching.find(stands)
+            matching = self._ready()
+            bits = matching.find(stands)
             errors = {
                 place: stand.error
                 for place, stand in zip(places, stands, strict=True)
                 if stand.error is not None
             }
             masks = [each for each in zip(places, bits, strict=True) if each[0] not in errors]
-            return Forbidding.of(masks, self._matching.vocabulary.end), errors
+            return Forbidding.of(masks, matching.vocabulary.end), errors
         except InvalidRequest as error:
             reason = error.message
         except Exception:
