@@ -1,6 +1,6 @@
 """What a grammar costs: decode steps with and without one, turn by turn.
 
-    python benchmarks/grammar.py [--batch 1 16 64] [--steps 60] [--threads N] [--model DIRECTORY]
+    python benchmarks/grammar.py [--batch 1 16 64] [--steps 20] [--threads N] [--model DIRECTORY]
 
 The real worker and scheduler in this process, one plan in flight; greedy, so that without a grammar
 choosing is as cheap as can be. Every row follows the JSON schema of a list that never ends. Shown
@@ -45,7 +45,7 @@ ENTRY = {
 ENDLESS = Grammar("json", json.dumps({"type": "array", "items": ENTRY, "minItems": 900}))
 FIELD = {"anyOf": [{"type": "string", "maxLength": 40}, {"type": "array", "items": ENTRY}]}
 WIDE = {"type": "object", "properties": {f"field_{i}": FIELD for i in range(100)}}
-WARM_UP = 8
+WARM_UP, TURNS = 8, 4
 Times = dict[str, list[float]]
 
 
@@ -117,7 +117,7 @@ def prepare(directory: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=20, help="in each of four turns")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--model", type=Path)
     args = parser.parse_args()
@@ -140,8 +140,11 @@ def main() -> None:
     print(row("rows", "without, ms", "with, ms", "found, ms", "waited, ms", "put, ms", "machine"))
     print(row(*["---"] * 7))
     for batch in args.batch:
-        free = measure(driver, times, batch, args.steps, None)
-        held = measure(driver, times, batch, args.steps, ENDLESS)
+        free, held = Times(), Times()
+        for _ in range(TURNS):
+            for parts, grammar in ((free, None), (held, ENDLESS)):
+                for name, found in measure(driver, times, batch, args.steps, grammar).items():
+                    parts.setdefault(name, []).extend(found)
         put = median(held["put"])
         cells = [median(free["step"]), median(held["step"]), median(held["find"])]
         cells += [max(0.0, median(held["wait"]) - put), put]
