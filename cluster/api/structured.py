@@ -59,11 +59,11 @@ def grammar_for_regex(regex: str, param: str = "structured_outputs") -> Grammar:
 
 
 def grammar_for_choice(choices: Sequence[str], param: str = "structured_outputs") -> Grammar:
-    """For one of these texts."""
+    """For one of these texts: one word of the grammar, as thousands of words are too many."""
     if not choices or "" in choices:
         raise InvalidRequest(param, f"{param}: a choice needs texts, and none of them empty")
     quoted = [msgspec.json.encode(choice).decode() for choice in choices]
-    return _grammar(param, "lark", "start: " + " | ".join(quoted))
+    return _grammar(param, "lark", "start: CHOICE\nCHOICE: " + " | ".join(quoted))
 
 
 def grammar_for_ebnf(text: str, param: str = "structured_outputs") -> Grammar:

@@ -11,7 +11,12 @@ import pytest
 
 from octavo.cluster.api import structured
 from octavo.cluster.api.protocol import CompletionRequest
-from octavo.cluster.api.structured import asked_grammar, grammar_for_regex, grammar_for_schema
+from octavo.cluster.api.structured import (
+    asked_grammar,
+    grammar_for_choice,
+    grammar_for_regex,
+    grammar_for_schema,
+)
 from octavo.cluster.api.validate import parse
 from octavo.cluster.text.grammars import Grammars
 from octavo.cluster.text.tokens import Tokenizer
@@ -22,6 +27,7 @@ from tests.cluster.text_models import BYTE_LEVEL, WORD_PIECE, byte_level
 
 SCHEMA = {"type": "object", "properties": {"b": {"const": 1}, "a": {"const": 2}}}
 TEXT = '{"type":"object","properties":{"b":{"const":1},"a":{"const":2}}}'
+START = "start: CHOICE\nCHOICE: "
 EBNF = 'root ::= "a" (b | [0-9]+)\nb ::= "b"?'
 LARK = 'start: "a" b\nb: /[0-9]+/'
 
@@ -44,8 +50,8 @@ def _json(fields: dict[str, Any]) -> bytes:
         ({"structured_outputs": {"json_object": True}}, "json", '{"type":"object"}'),
         ({"guided_regex": r"^\d+\$$"}, "regex", r"\d+\$"),
         ({"structured_outputs": {"regex": r"a$\$"}}, "regex", r"a$\$"),
-        ({"guided_choice": ['a "b"', "c\n"]}, "lark", r'start: "a \"b\"" | "c\n"'),
-        ({"structured_outputs": {"choice": ["a"]}}, "lark", 'start: "a"'),
+        ({"guided_choice": ['a "b"', "c\n"]}, "lark", START + r'"a \"b\"" | "c\n"'),
+        ({"structured_outputs": {"choice": ["a"]}}, "lark", START + '"a"'),
         ({"guided_grammar": LARK}, "lark", LARK),
         ({"structured_outputs": {"grammar": LARK}}, "lark", LARK),
     ],
@@ -203,6 +209,11 @@ def test_no_expression_takes_long(grammars: Grammars, text: str) -> None:
     with contextlib.suppress(InvalidRequest):
         grammars.check_now("guided_regex", Grammar("regex", text))
     assert time.process_time() - began < 3
+
+
+def test_thousands_of_choices_are_as_good_as_two(grammars: Grammars) -> None:
+    choices = [f"the {number}th possibility" for number in range(4000)]
+    grammars.check_now("guided_choice", grammar_for_choice(choices))
 
 
 def test_models_without_what_it_takes_say_so() -> None:

@@ -21,7 +21,7 @@ from tests.cluster.text_models import BYTE_LEVEL, byte_level
 SIZE = BYTE_LEVEL.vocab_size
 END = 1
 SENTENCES = ["The quick brown fox", "The quick", "The dog", "naïve café", "你好世界", "Hello world"]
-CHOICE = Grammar("lark", "start: " + " | ".join(f'"{text}"' for text in SENTENCES))
+CHOICE = Grammar("lark", "start: CHOICE\nCHOICE: " + " | ".join(f'"{text}"' for text in SENTENCES))
 COUNT = Grammar("regex", "[0-9]{3}")
 
 
