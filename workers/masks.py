@@ -48,6 +48,10 @@ class Masks:
         """Has the vocabulary read, so that the first grammar finds it. Returns at once."""
         self._thread.submit(self._warm_up)
 
+    def close(self) -> None:
+        """Ends the thread, once what it is at is done."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
     def begin(self, numbers: Sequence[int], rows: Mapping[int, Row]) -> None:
         """Starts to find what may follow the tokens of each of the rows `numbers`, which are those
         that the step chooses a token for, in this order. They must not change before `forbid`."""

@@ -51,7 +51,7 @@ FAULT = "the model gave no finite logits for this request (NaN or infinity)"
 
 
 class Worker:
-    """In this order: `load`, `measure`, `allocate`, then any number of `execute`.
+    """In this order: `load`, `measure`, `allocate`, then any number of `execute`; `close` ends it.
 
     The constructor reads config.json only. Raises `InvalidRequest` naming the flag or file at
     fault. Rows live between steps; the cache's content outlives them, also over a plan with
@@ -174,6 +174,11 @@ class Worker:
                 copy_seconds=copy_seconds,
             )
         )
+
+    def close(self) -> None:
+        """Ends the thread of the masks."""
+        if self._masks is not None:
+            self._masks.close()
 
     def _run(self, plan: StepPlan, mirror: Mirror, batcher: Batcher, cache: Tensor) -> StepResult:
         """The result as rank 0 knows it; on the others only `tokens` is filled."""
