@@ -102,6 +102,7 @@ bench: install
 	GOMP_SPINCOUNT=2000 $(BIN)/python benchmarks/attention.py
 	GOMP_SPINCOUNT=2000 $(BIN)/python benchmarks/linear.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/grammar.py
 	$(BIN)/python benchmarks/front.py
 	$(BIN)/python benchmarks/serve_path.py
 	$(BIN)/python benchmarks/quantized.py

@@ -43,6 +43,8 @@ class LocalWorkers:
 
     async def stop(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
+        if self._worker is not None:
+            self._worker.close()
         self._worker = None
 
     def _start(self) -> Capacity:

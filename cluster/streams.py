@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 
-from octavo.scheduler.errors import EngineDead, OctavoError, RequestFailed
+from octavo.scheduler.errors import EngineDead, OctavoError, error_of
 from octavo.scheduler.request import Finish, Request, TokenEvent
 
 
@@ -62,8 +62,8 @@ class Streams:
         return not stream.live and not stream.cut
 
     async def read(self, request_id: str) -> AsyncGenerator[TokenEvent, None]:
-        """Events until no sample is live. Raises what `fail` was given, `RequestFailed` for a
-        request that an internal fault ended, `EngineDead` for one that was dropped with its
+        """Events until no sample is live. Raises what `fail` was given, `error_of` for a
+        request that ended with an error, `EngineDead` for one that was dropped with its
         engine."""
         stream = self._streams[request_id]
         while stream.live:
@@ -73,7 +73,7 @@ class Streams:
             if isinstance(event, OctavoError):
                 raise event
             if event.finish is Finish.ERROR:
-                raise RequestFailed(event.error or "the request failed")
+                raise error_of(event.error or "the request failed")
             if event.finish is Finish.ABORT:
                 raise EngineDead(event.error or "the engine dropped the request")
             if event.index not in stream.live:

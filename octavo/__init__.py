@@ -19,6 +19,7 @@ from octavo.scheduler.errors import (
     QueueFull,
     RequestFailed,
 )
+from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ __all__ = [
     "LLM",
     "CompletionOutput",
     "EngineDead",
+    "Grammar",
     "InvalidRequest",
     "NeverFits",
     "OctavoError",

@@ -8,6 +8,8 @@
     ├── RequestFailed      this request alone ended by an internal fault HTTP 500
     └── OutOfStep          a worker missed a plan; `resync` mends it     (internal)
 
+What a worker says of a request that it cannot go on with comes as text, see `error_of`.
+
 "Not now" is never an exception, and a broken invariant is an `AssertionError`.
 """
 
@@ -61,6 +63,17 @@ class EngineDead(OctavoError):
 
 class RequestFailed(OctavoError):
     """An internal fault ended one request; others go on."""
+
+
+STRAYED = "the grammar of this request is too complex"
+
+
+def error_of(message: str) -> OctavoError:
+    """What to raise for a request that ended with this message: its user's mistake where its
+    grammar, which was tried before it was let in, outgrew the bounds all the same."""
+    if message.startswith(STRAYED):
+        return InvalidRequest("", f"{message}; make it simpler")
+    return RequestFailed(message)
 
 
 class OutOfStep(OctavoError):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from octavo.scheduler.errors import InvalidRequest
+from octavo.scheduler.grammar import Grammar
 
 MAX_LOGPROBS = 20
 MAX_N = 128
@@ -47,6 +48,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    grammar: Grammar | None = None  # the answer is a sentence of it, or the beginning of one
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):  # the convenient spellings of offline use
@@ -122,6 +124,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
         if self.stop:
             raise InvalidRequest(
                 "stop", "beam search takes no stop strings; use stop_token_ids instead"
+            )
+        if self.grammar is not None:
+            raise InvalidRequest(
+                "grammar", "beam search takes no grammar; ask for n samples instead"
             )
 
     @property

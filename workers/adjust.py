@@ -77,8 +77,10 @@ class Adjuster:
 
 
 def _ends_forbidden(row: Row) -> bool:
-    generated = len(row.tokens) - row.prompt_len
-    return generated < row.sampling.min_tokens and bool(row.sampling.stop_token_ids)
+    """With a grammar, its masks see to it: there may be nothing left but an end."""
+    sampling, generated = row.sampling, len(row.tokens) - row.prompt_len
+    early = generated < sampling.min_tokens and bool(sampling.stop_token_ids)
+    return early and sampling.grammar is None
 
 
 def _has_penalty(sampling: SamplingParams) -> bool:

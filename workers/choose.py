@@ -137,7 +137,9 @@ def _choose_filtered(logits: Tensor, filters: _Filters, candidates: Sequence[int
         return _pick_ordered(values, ids, sure, vocabulary, filters)[0]
     values, ids = likeliest(logits, number)
     # Among equals of the last candidate, others may be missing: only what is above it is sure.
+    # Where the last is forbidden, so is all that is missing.
     sure = (values > values[:, -1:]).sum(-1, keepdim=True)
+    sure = torch.where(values[:, -1:] == float("-inf"), vocabulary, sure)
     chosen, exact = _pick_ordered(values, ids, sure, vocabulary, filters)
     unsure = (~exact).nonzero()[:, 0]
     if len(unsure):

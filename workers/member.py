@@ -9,7 +9,8 @@ from octavo.workers.progress import Progress
 
 
 class Member(Protocol):
-    """Called in this order: load, measure, allocate, then execute any number of times."""
+    """Called in this order: load, measure, allocate, then execute any number of times; at the
+    end close, unless its process ends too."""
 
     @property
     def progress(self) -> Progress:
@@ -26,3 +27,6 @@ class Member(Protocol):
 
     def execute(self, raw: bytes) -> bytes | None:
         """Rank 0 answers with a result. Raises `OutOfStep` before anything is touched."""
+
+    def close(self) -> None:
+        """Ends the threads that it has, once nothing is executed any more. In any state."""

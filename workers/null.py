@@ -118,6 +118,9 @@ class NullWorker:
             )
         )
 
+    def close(self) -> None:
+        """There are no threads."""
+
     def _compute(self, plan: StepPlan) -> tuple[list[int], list[list[tuple[int, float]]]]:
         """All tokens are written before any is read, as a model's batch does."""
         tokens, candidates = [], []

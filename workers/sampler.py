@@ -1,8 +1,8 @@
 """From logits to tokens, for a whole step at once; the order of operations is vLLM's.
 
-Log-probabilities are of the raw logits. Then bias, forbidden ends and penalties; greedy rows take
-the likeliest token; the others go through temperature, top-k, top-p and min-p to a draw that
-depends on seed and position alone.
+Log-probabilities are of the raw logits. Then bias, forbidden ends and penalties, and what a row's
+grammar forbids; greedy rows take the likeliest token; the others go through temperature, top-k,
+top-p and min-p to a draw that depends on seed and position alone.
 
 Beams choose nothing: they name candidates, by their log-probabilities after the same changes, which
 is what transformers does.
@@ -14,7 +14,7 @@ others: it gets its likeliest proper number, and is named in `Sampled.faults`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -25,16 +25,19 @@ from octavo.workers.adjust import Adjuster, is_adjusted
 from octavo.workers.candidates import Candidates, name_candidates
 from octavo.workers.choose import choose_despite_faults, choose_random, is_greedy
 from octavo.workers.logprobs import describe
+from octavo.workers.masks import Masks
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """`logprobs` is empty where nobody asked, else parallel to `tokens`. `faults` are indices into
-    `tokens` of rows whose logits were not fit to choose from."""
+    `tokens` of rows whose logits were not fit to choose from, `strayed` those of rows whose grammar
+    could not be followed, with the reason."""
 
     tokens: list[int]
     logprobs: list[Logprob | None]
     faults: list[int]
+    strayed: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,17 @@ class Named:
 
 
 class Sampler:
-    def __init__(self, kernels: Kernels) -> None:
+    """Without `masks`, no row may have a grammar."""
+
+    def __init__(self, kernels: Kernels, masks: Masks | None = None) -> None:
         self._kernels = kernels
+        self._masks = masks
         self._adjuster = Adjuster()
+
+    def begin(self, numbers: Sequence[int], rows: Mapping[int, Row]) -> None:
+        """To be called ahead of `sample`, with the same arguments, before the model runs."""
+        if self._masks is not None:
+            self._masks.begin(numbers, rows)
 
     def sample(self, logits: Tensor, numbers: Sequence[int], rows: Mapping[int, Row]) -> Sampled:
         """Chooses the next token of row `numbers[i]` from `logits[i]`, `[n, vocabulary]`, which may
@@ -57,11 +68,13 @@ class Sampler:
         self._adjuster.forget_all_but(rows)
         described = [i for i, row in enumerate(batch) if row.sampling.logprobs is not None]
         if not described and all(is_greedy(row.sampling) and not is_adjusted(row) for row in batch):
+            strayed = self._forbid(logits)
             tokens, faults = self._take_largest(logits)
-            return Sampled(tokens, [], faults)
+            return Sampled(tokens, [], faults, strayed)
         logits = logits.float()
         raw = logits[described] if described else None
         self._adjust(logits, numbers, batch)
+        strayed = self._forbid(logits)
         tokens, faults = self._choose(logits, batch)
         logprobs: list[Logprob | None] = []
         if raw is not None:
@@ -70,7 +83,7 @@ class Sampler:
             entries = describe(raw, [tokens[i] for i in described], tops)
             for i, entry in zip(described, entries, strict=True):
                 logprobs[i] = entry
-        return Sampled(tokens, logprobs, faults)
+        return Sampled(tokens, logprobs, faults, strayed)
 
     def search(self, logits: Tensor, numbers: Sequence[int], rows: Mapping[int, Row]) -> Named:
         """The candidates of row `numbers[i]`, which has a beam width, from `logits[i]`, float32
@@ -82,6 +95,9 @@ class Sampler:
         found = name_candidates(scores, [row.sampling.beam_candidates for row in batch])
         faults = [i for i, named in enumerate(found) if not named]
         return Named(found, faults)
+
+    def _forbid(self, logits: Tensor) -> dict[int, str]:
+        return {} if self._masks is None else self._masks.forbid(logits)
 
     def _adjust(self, scores: Tensor, numbers: Sequence[int], batch: Sequence[Row]) -> None:
         adjusted = [i for i, row in enumerate(batch) if is_adjusted(row)]

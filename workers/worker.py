@@ -33,6 +33,7 @@ from octavo.workers.copy_stream import CopyStream
 from octavo.workers.copy_thread import CopyThread
 from octavo.workers.host import host_blocks, host_bytes
 from octavo.workers.loader import Checkpoint, torch_dtype
+from octavo.workers.masks import Masks
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.models.llama import Llama
 from octavo.workers.models.weights import load_weights
@@ -40,15 +41,17 @@ from octavo.workers.parallel import ALONE, Group, Shard
 from octavo.workers.progress import Progress
 from octavo.workers.sampler import Named, Sampled, Sampler, describe_prompt
 from octavo.workers.tiers import Tiers, written_blocks
+from octavo.workers.vocabulary import Vocabulary
 
 log = logging.getLogger("octavo.workers")
 
+MASK_THREADS = 8
 LOGIT_ROWS = 128  # rows of prompt logits held at once
 FAULT = "the model gave no finite logits for this request (NaN or infinity)"
 
 
 class Worker:
-    """In this order: `load`, `measure`, `allocate`, then any number of `execute`.
+    """In this order: `load`, `measure`, `allocate`, then any number of `execute`; `close` ends it.
 
     The constructor reads config.json only. Raises `InvalidRequest` naming the flag or file at
     fault. Rows live between steps; the cache's content outlives them, also over a plan with
@@ -69,7 +72,8 @@ class Worker:
         self.layout = Layout.of(self.model_config, self.shard, config.block_size, self.dtype)
         self._mirror = Mirror(config.block_size)
         self._batcher = Batcher(config.block_size, self.device)
-        self._sampler = Sampler(self.kernels)
+        self._masks = self._make_masks() if group.rank == 0 else None
+        self._sampler = Sampler(self.kernels, self._masks)
         self._model: Llama | None = None
         self._host_bytes = 0
         self._cache: Tensor | None = None
@@ -96,6 +100,8 @@ class Worker:
         self._host_bytes = host_bytes(
             self.config.swap_space, self.device.type, available_memory(), self.group.size
         )
+        if self._masks is not None:
+            self._masks.warm_up()
 
     def measure(self) -> int:
         """Blocks that this rank has room for, the null block included. On a GPU every rank must
@@ -169,19 +175,25 @@ class Worker:
             )
         )
 
+    def close(self) -> None:
+        """Ends the thread of the masks."""
+        if self._masks is not None:
+            self._masks.close()
+
     def _run(self, plan: StepPlan, mirror: Mirror, batcher: Batcher, cache: Tensor) -> StepResult:
         """The result as rank 0 knows it; on the others only `tokens` is filled."""
         batcher.replace(plan.replace, mirror.rows)
         if not plan.work:
             return StepResult(step=plan.step, tokens=[])
         assert self._model is not None, "load comes before execute"
+        drawing, searching = _choosers(plan.work, mirror.rows)
+        self._sampler.begin([plan.work[i].row for i in drawing], mirror.rows)
         step = batcher.build(plan.work, mirror.rows)
         hidden = self._model.forward(
             step.ids, step.positions, cache, step.batch, self.progress.tick
         )
         ends = _ends(plan.work)
         prompt_logprobs = self._describe_prompts(plan.work, mirror.rows, ends, hidden)
-        drawing, searching = _choosers(plan.work, mirror.rows)
         logits = self._logits(hidden, [ends[i] - 1 for i in drawing + searching])
         count = len(drawing)
         sampled = self._sample(
@@ -195,14 +207,21 @@ class Worker:
             mirror.rows,
         )
         faults = [drawing[i] for i in sampled.faults] + [searching[i] for i in named.faults]
+        strayed = {drawing[i]: why for i, why in sampled.strayed.items()}
         return StepResult(
             step=plan.step,
             tokens=sampled.tokens,
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
-            errors=dict.fromkeys(sorted(faults), FAULT),
+            errors=dict.fromkeys(sorted(faults), FAULT) | strayed,
             candidates=named.candidates,
         )
+
+    def _make_masks(self) -> Masks:
+        """Beside a GPU the host's cores have little else to do; on a CPU they are the model's."""
+        folder, size = self.config.model, self.model_config.vocab_size
+        threads = 1 if self.device.type == "cpu" else MASK_THREADS
+        return Masks(lambda: Vocabulary.of_directory(folder, size), threads)
 
     def _logits(self, hidden: Tensor, at: list[int]) -> Tensor | None:
         """Logits of tokens `at` of the batch on rank 0; None on others, which must take part."""

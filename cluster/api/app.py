@@ -55,6 +55,8 @@ def create_app(
 def create_shared_app(models: list[Front]) -> FastAPI:
     """The app of several models, of which a request's `model` names one."""
     fronts = Fronts(tuple(models))
+    for front in fronts.each:
+        front.grammars.warm_up()
     app = FastAPI(title="Octavo", version=octavo_version(), docs_url=None, redoc_url=None)
     app.add_middleware(Guard)
     app.add_exception_handler(HTTPException, _no_such_route)

@@ -153,6 +153,7 @@ async def chat_call(
         asked, length = body.max_completion_tokens, "max_completion_tokens"
         if asked < 0:
             raise InvalidRequest(length, f"{length} must be at least 0, got {asked}")
+    grammar = await front.grammar_of(body)
     sampling = sampling_of(
         body,
         front.tokenizer,
@@ -162,6 +163,7 @@ async def chat_call(
         max_tokens=asked,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
+        grammar=grammar,
     )
     if tools.schema is not None:
         sampling = _held_to(tools.schema, sampling)

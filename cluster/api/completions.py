@@ -129,6 +129,7 @@ async def completion_call(front: Front, body: CompletionRequest, tenant: str) ->
     if echo and body.logprobs is not None:
         scored = max(body.logprobs, scored or 0)
     asked, default = asked_max_tokens(body, DEFAULT_MAX_TOKENS)
+    grammar = await front.grammar_of(body)
     sampling = sampling_of(
         body,
         front.tokenizer,
@@ -138,6 +139,7 @@ async def completion_call(front: Front, body: CompletionRequest, tenant: str) ->
         max_tokens=asked,
         logprobs=body.logprobs,
         prompt_logprobs=scored,
+        grammar=grammar,
     )
     salt = cache_scope(tenant, body.cache_salt, limits)
     window = await front.window()

@@ -14,11 +14,15 @@ from uuid import uuid4
 
 from octavo.cluster.api.failures import Unauthorized, UnknownModel
 from octavo.cluster.api.generation_config import sampling_defaults
+from octavo.cluster.api.protocol import SamplingFields
 from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.structured import asked_grammar
 from octavo.cluster.api.validate import Window
 from octavo.cluster.api.version import octavo_version
 from octavo.cluster.client import EngineClient
+from octavo.cluster.text.grammars import Grammars
 from octavo.cluster.text.tokens import Tokenizer
+from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.sampling import mix_seed
 
 
@@ -46,6 +50,12 @@ class Front:
     def seeds(self) -> Seeds:
         return Seeds(self.settings.seed)
 
+    async def grammar_of(self, body: SamplingFields) -> Grammar | None:
+        """What the answer must be a sentence of, if the client cares. Raises `InvalidRequest` for
+        what is no grammar, and `QueueFull` where too many are tried."""
+        asked = asked_grammar(body)
+        return None if asked is None else await self.grammars.check(*asked)
+
     @cached_property
     def fingerprint(self) -> str:
         """Names the software and the model; the same pair gives the same answers to a seed."""
@@ -59,6 +69,10 @@ class Front:
         if self.settings.generation_config == "vllm":
             return {}
         return sampling_defaults(Path(self.settings.model_path))
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        return Grammars(self.tokenizer)
 
     async def window(self) -> Window:
         """What a request may be, as soon as a replica is up to say so. Raises `EngineDead` where

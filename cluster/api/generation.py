@@ -14,7 +14,7 @@ from typing import Self
 
 from octavo.cluster.api.transcript import Delta, Transcript
 from octavo.cluster.client import EngineClient
-from octavo.scheduler.errors import RequestFailed
+from octavo.scheduler.errors import RequestFailed, error_of
 from octavo.scheduler.request import Finish, Request
 
 
@@ -30,7 +30,7 @@ async def follow(
     async with aclosing(client.generate(request)) as events:
         async for event in events:
             if event.finish in (Finish.ERROR, Finish.ABORT):
-                raise RequestFailed(event.error or f"the engine ended it with {event.finish}")
+                raise error_of(event.error or f"the engine ended it with {event.finish}")
             if not begun or event.prompt_logprobs is not None:
                 for transcript in transcripts:
                     transcript.heed_prompt(event)

@@ -21,6 +21,34 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+class JsonSchema(msgspec.Struct, kw_only=True):
+    """OpenAI's wrapping of a schema. `strict` or not, the answer is held to it."""
+
+    name: str
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True):
+    """vLLM's: one of these."""
+
+    json: dict[str, Any] | str | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: Any = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
+    disable_additional_properties: bool | None = None
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """Shared by both kinds of completion. None means the default, as OpenAI's spec has it.
 
@@ -55,16 +83,18 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+
     bad_words: Any = None
     allowed_token_ids: Any = None
     truncate_prompt_tokens: Any = None
     logits_processors: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    response_format: Any = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -179,18 +209,11 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-_TEXT_FORMAT: tuple[Any, ...] = ({"type": "text"},)
 UNSERVED: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "allowed_token_ids": ([],),
     "truncate_prompt_tokens": (),
     "logits_processors": ([],),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "response_format": _TEXT_FORMAT,
     "suffix": ("",),
     "prompt_embeds": (),
     "functions": ([],),

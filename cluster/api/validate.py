@@ -20,6 +20,7 @@ from octavo.cluster.api.settings import RequestLimits
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import EngineDead, InvalidRequest, NeverFits
+from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.sampling import MAX_BEAM_WIDTH, SamplingParams
 
 T = TypeVar("T")
@@ -126,9 +127,11 @@ def sampling_of(
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None,
+    grammar: Grammar | None = None,
 ) -> SamplingParams:
     """What the client asked for, checked, with `seed` and `defaults` where it gave none and the
-    model's end tokens among `stop_token_ids`."""
+    model's end tokens among `stop_token_ids`. A `grammar` ends with one even where they are to be
+    ignored: behind its end nothing else may come."""
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     stop_ids = tuple(body.stop_token_ids or ())
     bias = body.logit_bias or {}
@@ -154,18 +157,24 @@ def sampling_of(
         "include_stop_str_in_output": body.include_stop_str_in_output,
         "skip_special_tokens": body.skip_special_tokens,
     }
+    if grammar is not None and body.use_beam_search:
+        raise InvalidRequest(
+            "use_beam_search",
+            "use_beam_search cannot be combined with a grammar; ask for n samples instead",
+        )
     return SamplingParams(
         **(dict(defaults) | {name: value for name, value in given.items() if value is not None}),
         best_of=None if body.use_beam_search else body.best_of,
         seed=seed if body.seed is None else body.seed,
         stop=stops,
         stop_token_ids=stop_ids
-        if body.ignore_eos
+        if body.ignore_eos and grammar is None
         else tuple(dict.fromkeys(stop_ids + tokenizer.eos_ids)),
         max_tokens=max_tokens,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         logit_bias=bias,
+        grammar=grammar,
     )
 
 

@@ -34,6 +34,7 @@ from octavo.cluster.offline.executors import open_engine
 from octavo.cluster.offline.outputs import RequestOutput
 from octavo.cluster.planning import resolve_device
 from octavo.cluster.stats import EngineStats
+from octavo.cluster.text.grammars import Grammars
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import Allocation, PreemptionMode
 from octavo.scheduler.errors import EngineDead, InvalidRequest
@@ -87,6 +88,7 @@ class LLM:
     ) -> None:
         self.model_path, names = resolve_model(None if model is None else str(model), _say)
         self.tokenizer = Tokenizer.load(self.model_path)
+        self._grammars = Grammars(self.tokenizer)
         config = EngineConfig(
             model=str(self.model_path),
             served_model_names=names,
@@ -205,7 +207,10 @@ class LLM:
         within_vocabulary("stop_token_ids", sampling.stop_token_ids, self.tokenizer.vocab_size)
         within_vocabulary("logit_bias", sampling.logit_bias, self.tokenizer.vocab_size)
         number = next(self._numbers)
-        ends = () if sampling.ignore_eos else self.tokenizer.eos_ids
+        if sampling.grammar is not None:
+            self._grammars.check_now("grammar", sampling.grammar)
+        ignored = sampling.ignore_eos and sampling.grammar is None
+        ends = () if ignored else self.tokenizer.eos_ids
         complete = sampling.replace(
             seed=mix_seed(self._seed, number) if sampling.seed is None else sampling.seed,
             stop_token_ids=tuple(dict.fromkeys(sampling.stop_token_ids + ends)),

@@ -19,10 +19,12 @@ from typing import Any
 import tokenizers
 import transformers
 
-from octavo.cluster.text.detokenizer import Decoding, Detokenizer, decoding_of, token_bytes
+from octavo.cluster.text.detokenizer import Detokenizer
 from octavo.cluster.text.stops import StopChecker, StopStrings
 from octavo.cluster.text.templates import render_chat
 from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.token_bytes import Decoding, decoding_of, token_bytes
+from octavo.workers.vocabulary import Vocabulary
 
 __all__ = ["Detokenizer", "StopChecker", "StopStrings", "Tokenizer"]
 
@@ -107,6 +109,10 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         return self._template is not None
+
+    def vocabulary(self) -> Vocabulary:
+        """As grammars see it; takes a moment. Raises `InvalidRequest` where they cannot."""
+        return Vocabulary(self._backend, self.vocab_size, self._special_ids)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids; with `add_special_tokens`, whatever the model puts around a plain text."""

@@ -133,6 +133,13 @@ def _beams(source: random.Random) -> tuple[str, dict[str, Any]]:
     return _completion(source, use_beam_search=True, best_of=3, n=2, temperature=0, max_tokens=60)
 
 
+def _formed(source: random.Random) -> tuple[str, dict[str, Any]]:
+    """JSON that is cut by its length: where it goes on, it must do so in its form."""
+    item = {"type": "string", "pattern": "^[a-z]{9}-[0-9]{3}$"}
+    schema = {"type": "array", "items": item, "minItems": 50}
+    return _completion(source, seed=source.randrange(1000), n=2, guided_json=schema)
+
+
 def _chat(source: random.Random) -> tuple[str, dict[str, Any]]:
     fields = {
         "messages": [{"role": "user", "content": _prompt(source, 10)}],
@@ -165,4 +172,5 @@ KINDS: dict[str, Callable[[random.Random], tuple[str, dict[str, Any]]]] = {
     "echoed": _echoed,
     "beams": _beams,
     "chat": _chat,
+    "formed": _formed,
 }

@@ -153,11 +153,10 @@ def test_case_17_both_names_of_the_length(server: Server) -> None:
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}], []),
         ("tool_choice", "required", "none"),
-        ("response_format", {"type": "json_object"}, {"type": "text"}),
         ("functions", [{"name": "f"}], []),
         ("audio", {"voice": "x", "format": "wav"}, None),
         ("modalities", ["audio"], ["text"]),
-        ("structured_outputs", {"regex": "a"}, None),
+        ("bad_words", ["a"], []),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(

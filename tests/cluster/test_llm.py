@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from octavo.cluster.offline.llm import LLM, PromptLike, Sampling
 from octavo.scheduler.errors import EngineDead, InvalidRequest, NeverFits
+from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.sampling import SamplingParams, mix_seed
 from tests.conftest import TinyModel
 
@@ -276,3 +278,14 @@ def test_after_its_end_it_says_so(model_path: Path) -> None:
     with pytest.raises(EngineDead, match="shut down"):
         llm.generate([PROMPTS[0]], GREEDY)
     assert set(threading.enumerate()) <= before
+
+
+def test_a_grammar_holds_offline_too(llm: LLM) -> None:
+    grammar = Grammar("regex", "[0-9]{4}-[a-f]{3}")
+    for more in ({"temperature": 0}, {"n": 3, "seed": 1}, {"ignore_eos": True}):
+        sampling = SamplingParams(max_tokens=40, grammar=grammar, **more)
+        for answer in llm.generate("An octavo", sampling, use_tqdm=False)[0].outputs:
+            assert re.fullmatch("[0-9]{4}-[a-f]{3}", answer.text)
+            assert answer.finish_reason == "stop"
+    with pytest.raises(InvalidRequest, match="grammar cannot be followed"):
+        llm.generate("An octavo", SamplingParams(grammar=Grammar("regex", "(")))

@@ -143,6 +143,17 @@ def test_forbidden_tokens_are_never_drawn():
         assert set(chosen.tolist()) == {1, 2, 4, 5, 6}
 
 
+def test_few_permitted_tokens_need_no_further_look():
+    """As a grammar leaves them: the likeliest candidates hold all that may be drawn."""
+    torch.manual_seed(7)
+    logits = torch.full((60, 1000), float("-inf"))
+    logits[:, [5, 400, 777]] = torch.randn(60, 3)
+    sampling = [params(seed=i, **FILTERS[i % len(FILTERS)]) for i in range(60)]
+    whole = choose_random(logits, sampling, range(60), candidates=())
+    assert torch.equal(choose_random(logits, sampling, range(60), candidates=(8,)), whole)
+    assert set(whole.tolist()) == {5, 400, 777}
+
+
 def test_which_parameters_are_greedy():
     assert all(
         is_greedy(params(**changes))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from octavo.scheduler.config import Capacity, SchedulerConfig
+from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.plan import decode_result, encode
 from octavo.scheduler.request import Request, TokenEvent
 from octavo.scheduler.sampling import SamplingParams
@@ -20,6 +21,7 @@ BLOCK_SIZE = 4
 NUM_BLOCKS = 128
 LENGTH = 16
 PROMPT = [7, 31, 200, 31, 90, 12, 7, 55, 311]
+GRAMMAR = Grammar("regex", "([a-z]{3}[0-9]){20}")
 CONFIG = SchedulerConfig(max_model_len=128, block_size=BLOCK_SIZE, max_num_batched_tokens=32)
 
 
@@ -51,8 +53,9 @@ def tokens(events: list[TokenEvent]) -> list[int]:
         {"temperature": 0.9, "top_p": 0.8, "frequency_penalty": 1.5, "repetition_penalty": 0.8},
         {"temperature": 1.0, "top_k": 30, "min_p": 0.01, "logit_bias": {31: 3.0}},
         {"temperature": 0, "min_tokens": 12, "logit_bias": {9: 100}, "stop_token_ids": (9,)},
+        {"temperature": 1.0, "grammar": GRAMMAR, "stop_token_ids": (2,)},
     ],
-    ids=["greedy", "seeded", "repetition", "presence", "nucleus", "top-k", "min-tokens"],
+    ids=["greedy", "seeded", "repetition", "presence", "nucleus", "top-k", "min-tokens", "grammar"],
 )
 def test_the_rest_of_an_answer_is_the_same(tiny_model, sampling):
     directory = tiny_model("qwen3", kv_heads=2)

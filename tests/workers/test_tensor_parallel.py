@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import torch
 
+from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.plan import (
     Add,
     Append,
@@ -24,10 +25,11 @@ from tests.workers.plans import BLOCK_SIZE, NUM_BLOCKS, fork_plans, generation_p
 from tests.workers.ranks import execute_plans, lose_a_peer, run_ranks, talk
 from tests.workers.test_generation import make_worker, random_prompts
 
+GRAMMAR = Grammar("regex", "([a-z ]{3}[0-9]){9}")
 PROMPTS = random_prompts(5, 33, 18)
 SAMPLING = [
     SamplingParams(temperature=0, logprobs=1, prompt_logprobs=0),
-    SamplingParams(temperature=0, repetition_penalty=1.3),
+    SamplingParams(temperature=0, repetition_penalty=1.3, grammar=GRAMMAR, stop_token_ids=(2,)),
     SamplingParams(temperature=0.8, top_p=0.95, seed=11),
 ]
 
