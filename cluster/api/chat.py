@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -24,7 +23,7 @@ from octavo.cluster.api.logprobs import chat_logprobs, prompt_logprobs
 from octavo.cluster.api.message import Draft, whole_message
 from octavo.cluster.api.prompts import chat_prompt
 from octavo.cluster.api.protocol import ChatRequest
-from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.structured import grammar_for_schema
 from octavo.cluster.api.tools import ToolUse, tool_use
 from octavo.cluster.api.transcript import Delta, ShownToken
 from octavo.cluster.api.validate import (
@@ -37,9 +36,10 @@ from octavo.cluster.api.validate import (
     wants_usage_chunk,
 )
 from octavo.cluster.text.answer_reader import AnswerReader
-from octavo.cluster.text.reasoning import ReasoningReader
+from octavo.cluster.text.reasoning import ReasoningKind, ReasoningReader
 from octavo.scheduler.errors import InvalidRequest
-from octavo.scheduler.sampling import MAX_LOGPROBS, SamplingParams
+from octavo.scheduler.grammar import Grammar
+from octavo.scheduler.sampling import MAX_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ async def chat_call(
         asked, length = body.max_completion_tokens, "max_completion_tokens"
         if asked < 0:
             raise InvalidRequest(length, f"{length} must be at least 0, got {asked}")
-    grammar = await front.grammar_of(body)
+    grammar = await _grammar(front, body, tools)
     sampling = sampling_of(
         body,
         front.tokenizer,
@@ -165,8 +165,6 @@ async def chat_call(
         prompt_logprobs=body.prompt_logprobs,
         grammar=grammar,
     )
-    if tools.schema is not None:
-        sampling = _held_to(tools.schema, sampling)
     salt = cache_scope(tenant, body.cache_salt, limits)
     window = await front.window()
     prompt = await chat_prompt(
@@ -177,7 +175,7 @@ async def chat_call(
         add_generation_prompt=body.add_generation_prompt is not False,
         template_kwargs=body.chat_template_kwargs,
         tools=tools.shown,
-        reasoning=tools.schema is None,
+        reasoning=grammar is None,
     )
     job = plan_job(
         new_id(kind),
@@ -189,7 +187,9 @@ async def chat_call(
         blame=("messages", length),
         priority=priority_of(body),
         salt=salt,
-        reader=_reader(front.settings, tools, prompt.text or ""),
+        reader=_reader(
+            front.settings.reasoning_parser if grammar is None else None, tools, prompt.text or ""
+        ),
     )
     return ChatCall(
         front=front,
@@ -204,25 +204,30 @@ async def chat_call(
     )
 
 
-def _held_to(schema: Mapping[str, Any], sampling: SamplingParams) -> SamplingParams:
-    """The same, for answers that are JSON of this schema and nothing else."""
-    raise InvalidRequest(
-        "tool_choice",
-        "tool_choice can be only none or auto here: a call that must be made needs structured "
-        "output, which this server does not have yet",
-    )
+async def _grammar(front: Front, body: ChatRequest, tools: ToolUse) -> Grammar | None:
+    """What the whole answer must be a sentence of, None where the model may answer as it likes."""
+    asked = await front.grammar_of(body)
+    if tools.schema is None:
+        return asked
+    if asked is not None:
+        raise InvalidRequest(
+            "tool_choice",
+            "tool_choice makes the answer a call, so it cannot have another form too; leave out "
+            "the other, or let tool_choice be auto",
+        )
+    schema = grammar_for_schema(dict(tools.schema), "tools")
+    return await front.grammars.check("tools", schema)
 
 
 def _reader(
-    settings: FrontSettings, tools: ToolUse, prompt: str
+    reasoning: ReasoningKind | None, tools: ToolUse, prompt: str
 ) -> Callable[[], AnswerReader] | None:
     """How answers to this prompt are read; None where all they can be is content."""
-    kind = None if tools.schema is not None else settings.reasoning_parser
-    if kind is None and not tools.schemas:
+    if reasoning is None and not tools.schemas:
         return None
 
     def reader() -> AnswerReader:
-        return AnswerReader(kind and ReasoningReader(kind, prompt), tools.reader())
+        return AnswerReader(reasoning and ReasoningReader(reasoning, prompt), tools.reader())
 
     return reader
 
