@@ -27,7 +27,7 @@ from machine import describe, probe, row
 
 from octavo.cluster.api.app import create_app
 from octavo.cluster.api.server import HttpServer
-from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.settings import Address, FrontSettings
 from octavo.cluster.observer import Observer
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
@@ -154,7 +154,7 @@ async def measure(
 async def compare(args: argparse.Namespace, orders: Connection, port: int) -> None:
     client = Ready()
     app = create_app(client, FrontSettings(str(args.model), ("model",)))
-    server = HttpServer(app, HOST, port)
+    server = HttpServer(app, Address(HOST, port))
     server.start()
     steps = asyncio.create_task(client.run())
     print(describe(), "\n")

@@ -174,7 +174,7 @@ def octavo(model: Path, ports: tuple[int, int], replicas: int) -> Iterator[None]
     try:
         from ray import serve
 
-        from octavo.cluster.api.settings import FrontSettings
+        from octavo.cluster.api.settings import Address, FrontSettings
         from octavo.cluster.distributed.actors import ReplicaSpec
         from octavo.cluster.distributed.serve_app import ServedModel, build_app
         from octavo.workers.null import NullWorker
@@ -187,7 +187,7 @@ def octavo(model: Path, ports: tuple[int, int], replicas: int) -> Iterator[None]
         served = ServedModel("Replica", config, lambda: spec, lambda: settings)
         http = {"host": HOST, "port": ports[1], "location": "HeadOnly"}
         serve.start(http_options=http)
-        serve.run(build_app([served], (HOST, ports[0])), name="octavo", route_prefix="/")
+        serve.run(build_app([served], Address(HOST, ports[0])), name="octavo", route_prefix="/")
         yield
     finally:
         cluster.stop()

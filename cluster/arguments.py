@@ -33,10 +33,11 @@ from octavo.workers.config import DEVICES, DTYPES, QUANTIZATIONS
 
 INGRESS = "Ingress"  # the deployment that is no model
 DRAIN_SECONDS = 30.0
-KEYS = ("api_key", "api_keys", "admin_api_key")
+KEYS = ("api_key", "api_keys", "api_key_file", "admin_api_key")
 
 _FOUND_OUT = ("model", "served_model_names", "revision")  # not asked for under these names
 _OF_THE_FRONT = ("seed", "failover_timeout", *CHAT_SETTINGS)  # settings of `FrontSettings`
+_SHARED = ("allowed_origins", "request_timeout", "enable_log_requests")  # so are these, of all
 _NOT_OF_A_REPLICA = (
     *_OF_THE_FRONT,
     *("served_model_name", "num_replicas", "autoscaling", "drain_timeout", "max_surge_percent"),
@@ -86,19 +87,25 @@ ones are stopped when the model is updated: no wait, where there is room for the
 
 
 class Arguments(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """All of an application. Clients reach every model through each of the `ingress_replicas`."""
+    """All of an application. Clients reach every model through each of the `ingress_replicas`; for
+    the rest see `octavo serve --help`."""
 
     models: Annotated[list[ModelArguments], msgspec.Meta(min_length=1)]  # type: ignore[valid-type]
     ingress_replicas: Annotated[int, msgspec.Meta(ge=1)] = 1
+    allowed_origins: tuple[str, ...] = ()
+    request_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    enable_log_requests: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Application:
     """Arguments that were checked as far as that can be done without the models. Each of `models`
-    has the attributes of `octavo serve`'s parsed flags that concern one model."""
+    has the attributes of `octavo serve`'s parsed flags that concern one model; `shared` are those
+    settings of `FrontSettings` that concern all of them."""
 
     models: tuple[argparse.Namespace, ...]
     ingress_replicas: int
+    shared: Mapping[str, Any]
 
 
 def read_application(given: Mapping[str, Any]) -> Application:
@@ -122,7 +129,12 @@ def read_application(given: Mapping[str, Any]) -> Application:
                 f"{names_of(models[number])[0]!r} cannot be told from another deployment; set a "
                 "served_model_name that differs in more than punctuation",
             )
-    return Application(tuple(models), arguments.ingress_replicas)
+    shared = {name: getattr(arguments, name) for name in _SHARED}
+    try:
+        FrontSettings("", ("",), **shared)
+    except InvalidRequest as error:
+        raise InvalidRequest("args", f"args: {error.message}") from None
+    return Application(tuple(models), arguments.ingress_replicas, shared)
 
 
 def names_of(model: argparse.Namespace) -> tuple[str, ...]:
@@ -237,7 +249,10 @@ def _sentence(message: str, given: Mapping[str, Any]) -> str:
 
 def _instead(name: str, where: str) -> str:
     if name in KEYS:
-        return "keys are read from $OCTAVO_API_KEY and $OCTAVO_ADMIN_API_KEY where the ingress runs"
+        return (
+            "keys are read from $OCTAVO_API_KEY and $OCTAVO_ADMIN_API_KEY where the ingress runs, "
+            "and from the file there that $OCTAVO_API_KEY_FILE names"
+        )
     known = list((ModelArguments if where else Arguments).__struct_fields__)
     if where.endswith(".autoscaling"):
         known = list(Autoscaling.__struct_fields__)

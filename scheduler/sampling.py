@@ -19,6 +19,20 @@ MAX_N = 128
 MAX_BEAM_WIDTH = 64
 MAX_SEED = 2**63 - 1
 
+# What these fields may be, both ends included.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "n": (1, MAX_N),
+    "best_of": (1, MAX_N),
+    "beam_width": (1, MAX_BEAM_WIDTH),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
+
 _UINT64 = 2**64 - 1
 
 
@@ -49,31 +63,30 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     grammar: Grammar | None = None  # the answer is a sentence of it, or the beginning of one
+    allowed_token_ids: tuple[int, ...] = ()  # none: all
+    bad_words: tuple[str, ...] = ()  # the front says in `bad_token_ids` how they may be spelled
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):  # the convenient spellings of offline use
             msgspec.structs.force_setattr(self, "stop", (self.stop,))
-        elif not isinstance(self.stop, tuple):
-            msgspec.structs.force_setattr(self, "stop", tuple(self.stop or ()))
-        if not isinstance(self.stop_token_ids, tuple):
-            msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        for name in ("stop", "stop_token_ids", "allowed_token_ids", "bad_words"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple):
+                msgspec.structs.force_setattr(self, name, tuple(value or ()))
         self._verify()
 
     def _verify(self) -> None:
-        _bounded("n", self.n, 1, MAX_N)
-        if self.best_of is not None:
-            _bounded("best_of", self.best_of, 1, MAX_N)
-            if self.best_of < self.n:
-                raise InvalidRequest(
-                    "best_of", f"best_of must be at least n ({self.n}), got {self.best_of}"
-                )
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # nor is NaN
+                raise InvalidRequest(name, f"{name} must be between {low} and {high}, got {value}")
+        if self.best_of is not None and self.best_of < self.n:
+            raise InvalidRequest(
+                "best_of", f"best_of must be at least n ({self.n}), got {self.best_of}"
+            )
         if self.beam_width is not None:
             self._verify_beams(self.beam_width)
-        _bounded("presence_penalty", self.presence_penalty, -2, 2)
-        _bounded("frequency_penalty", self.frequency_penalty, -2, 2)
-        _bounded("temperature", self.temperature, 0, 2)
-        _bounded("top_p", self.top_p, 0, 1)
-        _bounded("min_p", self.min_p, 0, 1)
         if not (0 < self.repetition_penalty < math.inf):
             raise InvalidRequest(
                 "repetition_penalty",
@@ -87,6 +100,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
             raise InvalidRequest("seed", f"seed must fit in 64 bits, got {self.seed}")
         if "" in self.stop:
             raise InvalidRequest("stop", "stop must not contain an empty string")
+        if self.bad_words and not all(map(str.strip, self.bad_words)):
+            raise InvalidRequest("bad_words", "bad_words must not contain an empty word")
+        if self.allowed_token_ids:
+            self._verify_allowed()
         if self.max_tokens is not None and self.max_tokens < 0:
             raise InvalidRequest(
                 "max_tokens", f"max_tokens must be at least 0, got {self.max_tokens}"
@@ -99,10 +116,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
                 f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), "
                 f"got {self.min_tokens}",
             )
-        for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            if value is not None:
-                _bounded(name, value, 0, MAX_LOGPROBS)
         for token, bias in self.logit_bias.items():
             if token < 0:
                 raise InvalidRequest("logit_bias", f"logit_bias has a negative token id {token}")
@@ -111,8 +124,19 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
                     "logit_bias", f"logit_bias of token {token} must be in -100..100, got {bias}"
                 )
 
+    def _verify_allowed(self) -> None:
+        """A token must be left to choose at every step, whatever came before."""
+        left = set(self.allowed_token_ids) - {tokens[-1] for tokens in self.bad_token_ids}
+        if self.min_tokens:
+            left -= set(self.stop_token_ids)
+        if not left:
+            raise InvalidRequest(
+                "allowed_token_ids",
+                f"allowed_token_ids {list(self.allowed_token_ids)} leaves no token to choose, as "
+                "bad_words, or stop tokens before min_tokens, may forbid all of them",
+            )
+
     def _verify_beams(self, width: int) -> None:
-        _bounded("beam_width", width, 1, MAX_BEAM_WIDTH)
         if self.n > width:
             raise InvalidRequest(
                 "n", f"n must be at most the number of beams ({width}), got {self.n}"
@@ -128,6 +152,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
         if self.grammar is not None:
             raise InvalidRequest(
                 "grammar", "beam search takes no grammar; ask for n samples instead"
+            )
+        if self.allowed_token_ids:
+            raise InvalidRequest(
+                "allowed_token_ids", "beam search takes no allowed_token_ids; use logit_bias"
             )
 
     @property
@@ -150,11 +178,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed, verified again."""
         return msgspec.structs.replace(self, **changes)
-
-
-def _bounded(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # also false for NaN
-        raise InvalidRequest(name, f"{name} must be between {low} and {high}, got {value}")
 
 
 def mix_seed(seed: int, index: int) -> int:

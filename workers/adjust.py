@@ -1,8 +1,9 @@
-"""What is done to a row's logits before a token is chosen: bias, forbidden ends, penalties.
+"""What is done to a row's logits before a token is chosen: bias, forbidden tokens, penalties.
 
-All of it touches few tokens, so a step's changes are gathered into index arrays and applied at
-once. Order: logit bias, end tokens while below `min_tokens`, repetition penalty (prompt and
-output), then frequency and presence penalties (output alone).
+Most of it touches few tokens, so a step's changes are gathered into index arrays and applied at
+once. Order: all but the allowed tokens, logit bias, the ends of bad words and end tokens while
+below `min_tokens`, repetition penalty (prompt and output), then frequency and presence penalties
+(output alone).
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from octavo.scheduler.sampling import SamplingParams
 def is_adjusted(row: Row) -> bool:
     """Whether `Adjuster.apply` would change anything of this row now."""
     sampling = row.sampling
-    return bool(sampling.logit_bias) or _ends_forbidden(row) or _has_penalty(sampling)
+    return (
+        bool(sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_token_ids)
+        or _ends_forbidden(row)
+        or _has_penalty(sampling)
+    )
 
 
 class Adjuster:
@@ -46,16 +51,21 @@ class Adjuster:
         refuses them, and one that slipped through must not take the batch down."""
         vocabulary = logits.shape[1]
         bias = _Entries(vocabulary)
-        ends = _Entries(vocabulary)
+        forbidden = _Entries(vocabulary)
         seen = _Entries(vocabulary)
         for at, (number, row) in enumerate(zip(numbers, rows, strict=True)):
             sampling = row.sampling
+            if sampling.allowed_token_ids:
+                _leave_only(logits[at], sampling.allowed_token_ids)
+            if sampling.bad_token_ids:
+                ids = np.array(_bad_next(row), np.int64)
+                forbidden.add(at, ids, np.full(len(ids), -np.inf, np.float32))
             if sampling.logit_bias:
                 ids = np.fromiter(sampling.logit_bias.keys(), np.int64)
                 bias.add(at, ids, np.fromiter(sampling.logit_bias.values(), np.float32))
             if _ends_forbidden(row):
                 ids = np.array(sampling.stop_token_ids, np.int64)
-                ends.add(at, ids, np.full(len(ids), -np.inf, np.float32))
+                forbidden.add(at, ids, np.full(len(ids), -np.inf, np.float32))
             if _has_penalty(sampling):
                 history = self._histories.get(number)
                 if history is None or history.row is not row:
@@ -67,13 +77,32 @@ class Adjuster:
         if bias:
             index, values, _ = bias.tensors(logits.device)
             logits[index] += values
-        if ends:
-            index, values, _ = ends.tensors(logits.device)
+        if forbidden:
+            index, values, _ = forbidden.tensors(logits.device)
             logits[index] = values
         if seen:
             index, values, factor = seen.tensors(logits.device)
             found = logits[index]
             logits[index] = torch.where(found > 0, found / factor, found * factor) - values
+
+
+def _leave_only(logits: Tensor, allowed: Sequence[int]) -> None:
+    """All other `[vocabulary]` logits of one row are out of the question."""
+    ids = torch.tensor([id_ for id_ in allowed if id_ < len(logits)], device=logits.device)
+    kept = logits[ids]
+    logits.fill_(-torch.inf)
+    logits[ids] = kept
+
+
+def _bad_next(row: Row) -> list[int]:
+    """Tokens that would complete a bad word in what the row has generated."""
+    generated = len(row.tokens) - row.prompt_len
+    return [
+        tokens[-1]
+        for tokens in row.sampling.bad_token_ids
+        if len(tokens) - 1 <= generated
+        and tuple(row.tokens[len(row.tokens) - len(tokens) + 1 :]) == tokens[:-1]
+    ]
 
 
 def _ends_forbidden(row: Row) -> bool:

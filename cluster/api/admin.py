@@ -6,13 +6,11 @@ all tenants.
 
 from __future__ import annotations
 
-import hmac
-
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from octavo.cluster.api.failures import AdminOff, NotAdmin
-from octavo.cluster.api.front import bearer_key
+from octavo.cluster.api.answers import ResetAnswer
+from octavo.cluster.api.failures import AdminOff
 from octavo.cluster.api.fronts import Fronts
 from octavo.cluster.api.streaming import json_response
 
@@ -27,7 +25,7 @@ def add_admin_routes(app: FastAPI, fronts: Fronts) -> None:
     async def reset_prefix_cache(request: Request) -> Response:
         _check_admin(fronts, request)
         replicas = sum([await front.client.reset_prefix_cache() for front in fronts.each])
-        return json_response({"reset": True, "replicas": replicas})
+        return json_response(ResetAnswer(replicas=replicas))
 
     @app.get("/debug/blocks", include_in_schema=described)
     async def debug_blocks(request: Request) -> Response:
@@ -39,9 +37,6 @@ def add_admin_routes(app: FastAPI, fronts: Fronts) -> None:
 
 def _check_admin(fronts: Fronts, request: Request) -> None:
     """Raises `AdminOff` or `NotAdmin`."""
-    key = fronts.shared.admin_api_key
-    if key is None:
+    if fronts.shared.admin_api_key is None:
         raise AdminOff(f"{request.method} {request.url.path}")
-    given = bearer_key(request.headers.get("authorization")) or ""
-    if not hmac.compare_digest(given.encode(), key.encode()):
-        raise NotAdmin()
+    fronts.door.check_admin(request.headers.get("authorization"))

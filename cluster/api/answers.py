@@ -61,6 +61,46 @@ class ModelList(msgspec.Struct):
     object: str = "list"
 
 
+class IndexAnswer(msgspec.Struct, kw_only=True):
+    name: str = "octavo"
+    version: str
+    models: list[str]
+    endpoints: list[str]
+
+
+class HealthAnswer(msgspec.Struct, kw_only=True):
+    """`faults` says why models do not serve, by name, where others do."""
+
+    status: Literal["ok", "degraded"] = "ok"
+    faults: dict[str, str] | UnsetType = UNSET
+
+
+class LoadAnswer(msgspec.Struct):
+    """How many requests are under way, under vLLM's name."""
+
+    server_load: int
+
+
+class VersionAnswer(msgspec.Struct):
+    version: str
+
+
+class TokenizeAnswer(msgspec.Struct, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET
+
+
+class DetokenizeAnswer(msgspec.Struct):
+    prompt: str
+
+
+class ResetAnswer(msgspec.Struct, kw_only=True):
+    reset: bool = True
+    replicas: int
+
+
 class CompletionLogprobs(msgspec.Struct):
     tokens: list[str] = []
     token_logprobs: list[float | None] = []

@@ -6,6 +6,7 @@ lifespan, so that a Serve replica, a test and `uvicorn` alike call `create_app` 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -13,21 +14,30 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from octavo.cluster.api.admin import ADMIN_PATHS, add_admin_routes
-from octavo.cluster.api.answers import Model, ModelList
+from octavo.cluster.api.answers import (
+    HealthAnswer,
+    IndexAnswer,
+    LoadAnswer,
+    Model,
+    ModelList,
+    VersionAnswer,
+)
 from octavo.cluster.api.chat import ChatCall, chat_call
 from octavo.cluster.api.completions import CompletionCall, completion_call
-from octavo.cluster.api.failures import BodyTooLarge, failure
+from octavo.cluster.api.failures import BodyTooLarge, BodyTooSlow, failure
 from octavo.cluster.api.front import Front
 from octavo.cluster.api.fronts import Fronts
 from octavo.cluster.api.guard import Guard
 from octavo.cluster.api.metrics import CONTENT_TYPE, render_metrics
 from octavo.cluster.api.openapi import describe
+from octavo.cluster.api.origins import SameOrigin, answer_preflights
 from octavo.cluster.api.protocol import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
+from octavo.cluster.api.request_log import log_request
 from octavo.cluster.api.responses import ResponsesCall, responses_call
 from octavo.cluster.api.responses_answers import to_named_event
 from octavo.cluster.api.responses_protocol import ResponsesRequest
@@ -58,13 +68,16 @@ def create_shared_app(models: list[Front]) -> FastAPI:
     for front in fronts.each:
         front.grammars.warm_up()
     app = FastAPI(title="Octavo", version=octavo_version(), docs_url=None, redoc_url=None)
-    app.add_middleware(Guard)
+    shared = fronts.shared
+    app.add_middleware(SameOrigin, allowed=shared.allowed_origins)
+    app.add_middleware(Guard, timeout=shared.request_timeout)
+    answer_preflights(app, shared.allowed_origins)
     app.add_exception_handler(HTTPException, _no_such_route)
     _add_open_routes(app, fronts)
     _add_model_routes(app, fronts)
     _add_token_routes(app, fronts)
     add_admin_routes(app, fronts)
-    describe(app)
+    describe(app, shared.asks_for_key)
     return app
 
 
@@ -73,23 +86,23 @@ def _add_open_routes(app: FastAPI, fronts: Fronts) -> None:
 
     @app.get("/")
     async def index() -> Response:
-        paths = ("/v1/models", "/v1/completions", "/v1/chat/completions")
-        more = (
-            "/v1/responses",
-            "/tokenize",
-            "/detokenize",
-            "/health",
-            "/metrics",
-            "/version",
-            "/openapi.json",
-        )
+        paths = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses")
+        more = ("/tokenize", "/detokenize", "/health", "/load", "/metrics", "/version")
         admin = ADMIN_PATHS if fronts.shared.admin_api_key is not None else ()
-        links = {"models": list(fronts.names), "endpoints": [*paths, *more, *admin]}
-        return json_response({"name": "octavo", "version": octavo_version(), **links})
+        endpoints = [*paths, *more, "/openapi.json", *admin]
+        models = list(fronts.names)
+        return json_response(
+            IndexAnswer(version=octavo_version(), models=models, endpoints=endpoints)
+        )
 
     @app.get("/health")
     async def health() -> Response:
         return _health(fronts)
+
+    @app.get("/load")
+    async def load() -> Response:
+        stats = [each for front in fronts.each for each in front.client.stats()]
+        return json_response(LoadAnswer(sum(each.running + each.waiting for each in stats)))
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -100,16 +113,16 @@ def _add_open_routes(app: FastAPI, fronts: Fronts) -> None:
 
     @app.get("/version")
     async def version() -> Response:
-        return json_response({"version": octavo_version()})
+        return json_response(VersionAnswer(octavo_version()))
 
 
 def _health(fronts: Fronts) -> Response:
     """200 while any model serves: a load balancer must not take the others down with one."""
     faults = fronts.faults()
     if not faults:
-        return json_response({"status": "ok"})
+        return json_response(HealthAnswer())
     if len(faults) < len(fronts.each):
-        return json_response({"status": "degraded", "faults": faults})
+        return json_response(HealthAnswer(status="degraded", faults=faults))
     message = "; ".join(dict.fromkeys(faults.values()))
     failed = failure(503, message, kind="server_error", code="engine_unavailable")
     return failure_response(failed)
@@ -170,6 +183,8 @@ Call = ChatCall | CompletionCall | ResponsesCall
 
 async def _respond(front: Front, request: Request, call: Call, **wire: Any) -> Response:
     """`wire` is how a stream is written, see `EventStream`."""
+    if front.settings.enable_log_requests:
+        log_request(request.scope["octavo.request_id"], call.job)
     if not call.stream:
         return json_response(await unless_gone(request.receive, call.answer()))
     return EventStream(
@@ -184,15 +199,21 @@ async def _respond(front: Front, request: Request, call: Call, **wire: Any) -> R
 async def _body(request: Request, schema: type[T], limits: RequestLimits) -> T:
     """The body, never more of it in memory than is allowed."""
     raw = bytearray()
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > limits.body_bytes:
-            raise BodyTooLarge(limits.body_bytes)
+    clock = asyncio.get_running_loop().time
+    try:
+        async with asyncio.timeout(limits.body_seconds) as patience:
+            async for chunk in request.stream():
+                patience.reschedule(clock() + limits.body_seconds)
+                raw += chunk
+                if len(raw) > limits.body_bytes:
+                    raise BodyTooLarge(limits.body_bytes)
+    except TimeoutError:
+        raise BodyTooSlow(limits.body_seconds) from None
     return parse(bytes(raw), schema)
 
 
 def _caller(fronts: Fronts, request: Request) -> str:
-    return fronts.tenant(request.headers.get("authorization"))
+    return fronts.door.tenant(request.headers.get("authorization"))
 
 
 def _model(front: Front, name: str) -> Model:

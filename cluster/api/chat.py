@@ -21,7 +21,7 @@ from octavo.cluster.api.generation import Generation
 from octavo.cluster.api.job import Job, plan_job
 from octavo.cluster.api.logprobs import chat_logprobs, prompt_logprobs
 from octavo.cluster.api.message import Draft, whole_message
-from octavo.cluster.api.prompts import chat_prompt
+from octavo.cluster.api.prompts import chat_prompt, last_tokens
 from octavo.cluster.api.protocol import ChatRequest
 from octavo.cluster.api.structured import grammar_for_schema
 from octavo.cluster.api.tools import ToolUse, tool_use
@@ -167,11 +167,12 @@ async def chat_call(
     )
     salt = cache_scope(tenant, body.cache_salt, limits)
     window = await front.window()
+    cut = body.truncate_prompt_tokens
     prompt = await chat_prompt(
         body.messages,
         front.tokenizer,
         limits,
-        window.tokens,
+        window.tokens if cut is None else limits.body_bytes,
         add_generation_prompt=body.add_generation_prompt is not False,
         template_kwargs=body.chat_template_kwargs,
         tools=tools.shown,
@@ -179,7 +180,7 @@ async def chat_call(
     )
     job = plan_job(
         new_id(kind),
-        [prompt],
+        [last_tokens(prompt, cut, window.tokens)],
         sampling,
         window,
         limits,

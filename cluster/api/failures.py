@@ -13,6 +13,7 @@ from octavo.cluster.api.answers import ErrorAnswer, ErrorBody
 from octavo.scheduler.errors import EngineDead, InvalidRequest, QueueFull, RequestFailed
 
 _log = logging.getLogger(__name__)
+_MOST_CHARACTERS = 2000  # of a message, which may quote what a client sent
 _RETRY_DEAD_ENGINE = 5  # seconds: about what a group of workers takes to come back
 
 
@@ -51,6 +52,32 @@ class BodyTooLarge(Exception):
         self.message = f"The request body is larger than {limit} bytes."
 
 
+class BodyTooSlow(Exception):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.message = f"Nothing more of the request body came for {seconds:g} seconds."
+
+
+class RequestTimeout(Exception):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.message = (
+            f"The request took longer than {seconds:g} seconds, which is this server's bound; "
+            "ask for fewer tokens, or try again when it is less busy."
+        )
+
+
+class ForeignOrigin(Exception):
+    """A web page of `origin`, which is none that the server was told of, had a browser ask."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(origin)
+        self.message = (
+            f"Pages of {origin} may not call this server; to let them, start it with "
+            "--allowed-origins ORIGIN."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     status: int
@@ -67,6 +94,8 @@ def failure(
     code: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> Failure:
+    if len(message) > _MOST_CHARACTERS:
+        message = message[:_MOST_CHARACTERS] + "..."
     body = ErrorBody(message=message, type=kind, param=param, code=code)
     return Failure(status, ErrorAnswer(body), headers or {})
 
@@ -86,6 +115,12 @@ def failure_of(error: Exception, request_id: str) -> Failure:
             return failure(404, error.message, param="model", code="model_not_found")
         case BodyTooLarge():
             return failure(413, error.message, code="request_too_large")
+        case BodyTooSlow():
+            return failure(408, error.message, code="request_timeout")
+        case RequestTimeout():
+            return failure(504, error.message, kind="server_error", code="request_timeout")
+        case ForeignOrigin():
+            return failure(403, error.message, code="origin_not_allowed")
         case QueueFull():
             return _unavailable(error.message, "queue_full", error.retry_after)
         case EngineDead():

@@ -1,8 +1,7 @@
-"""What every route shares: the engine, the tokenizer, the settings, and the checks of a caller."""
+"""What every route shares: the engine, the tokenizer and the settings of one model."""
 
 from __future__ import annotations
 
-import hmac
 import itertools
 import secrets
 import time
@@ -12,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from uuid import uuid4
 
-from octavo.cluster.api.failures import Unauthorized, UnknownModel
+from octavo.cluster.api.failures import UnknownModel
 from octavo.cluster.api.generation_config import sampling_defaults
 from octavo.cluster.api.protocol import SamplingFields
 from octavo.cluster.api.settings import FrontSettings
@@ -86,29 +85,6 @@ class Front:
         if asked is not None and asked not in names:
             raise UnknownModel(asked, names)
         return asked or names[0]
-
-    def tenant(self, authorization: str | None) -> str:
-        """The caller's API key, "" where none are set. Raises `Unauthorized`.
-
-        Compares with every key, each in constant time, so that timing tells nothing.
-        """
-        if not self.settings.api_keys:
-            return ""
-        key = bearer_key(authorization)
-        if key is None:
-            raise Unauthorized()
-        known = [
-            hmac.compare_digest(key.encode(), each.encode()) for each in self.settings.api_keys
-        ]
-        if not any(known):
-            raise Unauthorized()
-        return key
-
-
-def bearer_key(authorization: str | None) -> str | None:
-    """The key of an `Authorization` header, None where it holds none."""
-    scheme, _, key = (authorization or "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else None
 
 
 def new_id(prefix: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from octavo.cluster.api.failures import UnknownModel
 from octavo.cluster.api.front import Front
+from octavo.cluster.api.keys import Doorkeeper, Keys
 from octavo.cluster.api.settings import FrontSettings
 from octavo.scheduler.errors import InvalidRequest
 
@@ -47,9 +49,11 @@ class Fronts:
                 return front
         raise UnknownModel(asked, self.names)
 
-    def tenant(self, authorization: str | None) -> str:
-        """See `Front.tenant`."""
-        return self.each[0].tenant(authorization)
+    @cached_property
+    def door(self) -> Doorkeeper:
+        """Who may call."""
+        known = self.shared
+        return Doorkeeper(Keys(known.api_keys, known.admin_api_key, known.api_key_file))
 
     def faults(self) -> dict[str, str]:
         """Why models cannot run a step now, by name; those that can are left out, and those that

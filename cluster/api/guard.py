@@ -1,4 +1,5 @@
-"""The outermost layer of the app: a request id for each call, and no exception past it.
+"""The outermost layer of the app: a request id and a deadline for each call, and no exception past
+it.
 
 A client's `X-Request-Id` is echoed where it is fit for a header; ids inside the server are always
 its own, so two calls with the same header cannot meet.
@@ -13,6 +14,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo.cluster.api.deadline import Deadline
 from octavo.cluster.api.failures import failure_of
 from octavo.cluster.api.streaming import ClientGone, failure_response
 
@@ -20,10 +22,12 @@ _FIT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Guard:
-    """ASGI middleware. Errors before the response has begun become OpenAI's error object."""
+    """ASGI middleware. Errors before the response has begun become OpenAI's error object. A
+    response must have begun after `timeout` seconds; a stream, which has, knows the deadline."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, timeout: float | None) -> None:
         self._app = app
+        self._timeout = timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -31,17 +35,20 @@ class Guard:
             return
         request_id = _request_id(scope)
         scope["octavo.request_id"] = request_id
+        deadline = scope["octavo.deadline"] = Deadline(self._timeout)
         started = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                limit.lift()
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            async with deadline.hold() as limit:
+                await self._app(scope, receive, send_with_id)
         except (ClientGone, ClientDisconnect):
             return
         except Exception as error:

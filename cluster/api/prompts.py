@@ -50,11 +50,28 @@ async def tokenize(
     return Prompt(tokens, text)
 
 
+def last_tokens(prompt: Prompt, asked: int | None, room: int) -> Prompt:
+    """At most `asked` tokens of the prompt, its last ones; for -1 as many as leave room, of `room`
+    tokens, for one more. vLLM's `truncate_prompt_tokens`."""
+    if asked is None:
+        return prompt
+    if asked < -1 or asked == 0:
+        raise InvalidRequest(
+            "truncate_prompt_tokens",
+            f"truncate_prompt_tokens must be a number of tokens or -1, got {asked}",
+        )
+    most = max(1, room - 1) if asked == -1 else asked
+    return prompt if len(prompt.tokens) <= most else Prompt(prompt.tokens[-most:], None)
+
+
 async def completion_prompts(
     body: CompletionRequest, tokenizer: Tokenizer, limits: RequestLimits, limit: int
 ) -> list[Prompt]:
     """One prompt a text or id list, in the client's order."""
     special = body.add_special_tokens is not False
+    cut, room = body.truncate_prompt_tokens, limit
+    if cut is not None:
+        limit = limits.body_bytes  # any text may be cut to what fits
     prompt = body.prompt
     if prompt is None or prompt == []:
         raise InvalidRequest("prompt", "prompt must not be empty: a text, token ids, or a list")
@@ -70,14 +87,13 @@ async def completion_prompts(
     prompts = []
     for item in items:
         if isinstance(item, str):
-            prompts.append(
-                await tokenize(tokenizer, item, "prompt", limit, add_special_tokens=special)
-            )
+            one = await tokenize(tokenizer, item, "prompt", limit, add_special_tokens=special)
         elif isinstance(item, list) and item:
             within_vocabulary("prompt", (min(item), max(item)), tokenizer.vocab_size)
-            prompts.append(Prompt(item, None))
+            one = Prompt(item, None)
         else:
             raise InvalidRequest("prompt", "prompt must not hold an empty list of token ids")
+        prompts.append(last_tokens(one, cut, room))
     return prompts
 
 

@@ -75,6 +75,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    truncate_prompt_tokens: int | None = None
     prompt_logprobs: int | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
@@ -91,9 +94,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
 
-    bad_words: Any = None
-    allowed_token_ids: Any = None
-    truncate_prompt_tokens: Any = None
     logits_processors: Any = None
 
 
@@ -210,9 +210,6 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 UNSERVED: dict[str, tuple[Any, ...]] = {
-    "bad_words": ([],),
-    "allowed_token_ids": ([],),
-    "truncate_prompt_tokens": (),
     "logits_processors": ([],),
     "suffix": ("",),
     "prompt_embeds": (),

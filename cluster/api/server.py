@@ -10,6 +10,9 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
+from octavo.cluster.api.connection import Connection
+from octavo.cluster.api.settings import Address
+
 DRAIN_SECONDS = 5
 BACKLOG = 2048
 
@@ -26,7 +29,9 @@ class HttpServer:
     """Listens from its making on; raises OSError where it cannot. The port may be shared with a
     successor, so that a new process can take over from an old one without a gap."""
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+    def __init__(self, app: FastAPI, address: Address) -> None:
+        host, port, self._certificate = address
+        self._context = self._certificate.context() if self._certificate is not None else None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,16 +43,32 @@ class HttpServer:
             self._socket.close()
             raise
         settings = uvicorn.Config(
-            app, log_level="warning", lifespan="off", timeout_graceful_shutdown=DRAIN_SECONDS
+            app,
+            http=Connection,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=DRAIN_SECONDS,
         )
+        settings.load()
+        settings.ssl = self._context
         self._server = _Uvicorn(settings)
         self._serving: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to answer, on the running loop."""
         self._serving = asyncio.create_task(
             self._server.serve(sockets=[self._socket]), name="octavo-http"
         )
+        if self._certificate is not None and self._context is not None:
+            self._renewing = asyncio.create_task(self._certificate.keep_fresh(self._context))
+
+    @property
+    def port(self) -> int:
+        """Where it listens, which is for the system to choose where port 0 was asked for."""
+        port: int = self._socket.getsockname()[1]
+        return port
 
     @property
     def alive(self) -> bool:
@@ -56,6 +77,8 @@ class HttpServer:
     async def stop(self) -> None:
         """Takes no more requests, gives those under way `DRAIN_SECONDS`, and closes."""
         self._server.should_exit = True
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._serving is not None:
             await asyncio.gather(self._serving, return_exceptions=True)
         self._socket.close()

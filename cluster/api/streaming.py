@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from octavo.cluster.api.answers import DONE, to_event, to_json
+from octavo.cluster.api.deadline import Deadline
 from octavo.cluster.api.failures import Failure, failure_of
 from octavo.cluster.api.generation import Generation
 
@@ -80,15 +81,15 @@ class EventStream(Response):
         self._done = done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await unless_gone(receive, self._run(send))
+        await unless_gone(receive, self._run(send, scope["octavo.deadline"]))
 
-    async def _run(self, send: Send) -> None:
+    async def _run(self, send: Send, deadline: Deadline) -> None:
         async with self._generation as generation:
             await generation.accepted(self._grace)
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             try:
-                async with aclosing(self._chunks(generation)) as chunks:
+                async with deadline.hold(), aclosing(self._chunks(generation)) as chunks:
                     async for chunk in chunks:
                         await _send_event(send, self._encode(chunk))
                 last = self._done
@@ -96,7 +97,7 @@ class EventStream(Response):
                 raise
             except Exception as error:
                 last = self._failure(failure_of(error, self._request_id))
-            await _send_event(send, last, more=False)
+        await _send_event(send, last, more=False)  # whose reader may be slow: the engine is free
 
 
 def json_response(

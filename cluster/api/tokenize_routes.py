@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from octavo.cluster.api.answers import DetokenizeAnswer, TokenizeAnswer
 from octavo.cluster.api.front import Front
 from octavo.cluster.api.prompts import chat_prompt, tokenize
 from octavo.cluster.api.protocol import DetokenizeRequest, TokenizeRequest
@@ -12,7 +11,7 @@ from octavo.cluster.api.validate import within_vocabulary
 from octavo.scheduler.errors import InvalidRequest
 
 
-async def tokenize_answer(front: Front, body: TokenizeRequest) -> dict[str, Any]:
+async def tokenize_answer(front: Front, body: TokenizeRequest) -> TokenizeAnswer:
     """Token ids of a text or a conversation, their number, and the model's length."""
     front.served_model(body.model)
     window = await front.window()
@@ -36,18 +35,14 @@ async def tokenize_answer(front: Front, body: TokenizeRequest) -> dict[str, Any]
         tokens = (
             await tokenize(tokenizer, text, "prompt", limits.body_bytes, add_special_tokens=special)
         ).tokens
-    answer: dict[str, Any] = {
-        "count": len(tokens),
-        "max_model_len": window.max_model_len,
-        "tokens": tokens,
-    }
+    answer = TokenizeAnswer(count=len(tokens), max_model_len=window.max_model_len, tokens=tokens)
     if body.return_token_strs:
-        answer["token_strs"] = [tokenizer.token_text(token) for token in tokens]
+        answer.token_strs = [tokenizer.token_text(token) for token in tokens]
     return answer
 
 
-def detokenize_answer(front: Front, body: DetokenizeRequest) -> dict[str, str]:
+def detokenize_answer(front: Front, body: DetokenizeRequest) -> DetokenizeAnswer:
     """The text of token ids, special ones shown."""
     front.served_model(body.model)
     within_vocabulary("tokens", body.tokens, front.tokenizer.vocab_size)
-    return {"prompt": front.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+    return DetokenizeAnswer(front.tokenizer.decode(body.tokens, skip_special_tokens=False))

@@ -18,6 +18,7 @@ from msgspec import UnsetType
 from octavo.cluster.api.protocol import UNSERVED, SamplingFields
 from octavo.cluster.api.settings import RequestLimits
 from octavo.cluster.stats import EngineStats
+from octavo.cluster.text.bad_words import spellings
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import EngineDead, InvalidRequest, NeverFits
 from octavo.scheduler.grammar import Grammar
@@ -135,13 +136,21 @@ def sampling_of(
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     stop_ids = tuple(body.stop_token_ids or ())
     bias = body.logit_bias or {}
+    allowed = tuple(body.allowed_token_ids or ())
+    bad_words = tuple(body.bad_words or ())
     _at_most("stop", len(stops), limits.stops, "strings")
     _at_most("stop", max(map(len, stops), default=0), limits.stop_chars, "characters each")
     _at_most("stop_token_ids", len(stop_ids), limits.stop_token_ids, "ids")
     _at_most("logit_bias", len(bias), limits.logit_bias, "entries")
+    _at_most("allowed_token_ids", len(allowed), tokenizer.vocab_size, "ids")
+    _at_most("bad_words", len(bad_words), limits.bad_words, "words")
+    _at_most("bad_words", max(map(len, bad_words), default=0), limits.stop_chars, "characters each")
     within_vocabulary("stop_token_ids", stop_ids, tokenizer.vocab_size)
+    within_vocabulary("allowed_token_ids", allowed, tokenizer.vocab_size)
     within_vocabulary("logit_bias", bias, tokenizer.vocab_size)
     top_k = body.top_k if body.top_k is not None else defaults.get("top_k")
+    if body.allowed_token_ids == []:
+        raise InvalidRequest("allowed_token_ids", "allowed_token_ids must not be empty")
     given: dict[str, Any] = {
         **_beams_of(body),
         "n": body.n,
@@ -175,6 +184,9 @@ def sampling_of(
         prompt_logprobs=prompt_logprobs,
         logit_bias=bias,
         grammar=grammar,
+        allowed_token_ids=allowed,
+        bad_words=bad_words,
+        bad_token_ids=spellings(bad_words, tokenizer),
     )
 
 

@@ -6,6 +6,8 @@ import json
 import sys
 import time
 
+from octavo.cluster.api.settings import Address
+
 
 class Console:
     """Writes to standard error, so that nothing mixes with a command's output."""
@@ -26,9 +28,9 @@ class Console:
         """One line that stands out."""
         print(f"octavo: error: {text}", file=sys.stderr, flush=True)
 
-    def banner(self, host: str, port: int, model: str, needs_key: bool) -> None:
+    def banner(self, address: Address, model: str, needs_key: bool) -> None:
         """Where the server is and how to try it."""
-        url = base_url(host, port)
+        url = address.url
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
         key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
         print(
@@ -57,10 +59,3 @@ Octavo serves {", ".join(models)} after {self.seconds:.1f} s.
             file=sys.stderr,
             flush=True,
         )
-
-
-def base_url(host: str, port: int) -> str:
-    """How to reach a server that listens on `host`, from its own machine."""
-    if host in ("0.0.0.0", "::", ""):
-        host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from typing import TypeAlias, get_args
 
+from octavo.cluster.cli.access_flags import add_access
 from octavo.cluster.cli.chat_flags import add_chat_flags
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import PlacementStrategy
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a directory in Hugging Face's layout, or a name on the hub "
         "(default: the embedded SmolLM2-135M-Instruct)",
     )
-    for add_group in (_front, _model, add_chat_flags, _cache, _schedule, _machines):
+    for add_group in (_front, add_access, _model, add_chat_flags, _cache, _schedule, _machines):
         add_group(serve)
     _deploy(commands)
     _status(commands)
@@ -145,21 +146,6 @@ def _front(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="NAME",
         help="names that requests may use; answers carry the first (default: the model's name)",
-    )
-    group.add_argument(
-        "--api-key",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="a key that clients must send, may be repeated; each key has a prefix cache of its "
-        "own (default: $OCTAVO_API_KEY, several separated by commas, or none and everyone may "
-        "call)",
-    )
-    group.add_argument(
-        "--admin-api-key",
-        metavar="KEY",
-        help="turns on POST /reset_prefix_cache and GET /debug/blocks, for callers who send this "
-        "key (default: $OCTAVO_ADMIN_API_KEY, or none and both are off)",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from octavo.cluster.api.app import create_app
+from octavo.cluster.api.request_log import log_requests
 from octavo.cluster.api.server import HttpServer
 from octavo.cluster.cli.console import Console
 from octavo.cluster.cli.plan_deployment import Deployment
@@ -15,9 +16,7 @@ from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.worker import Worker
 
 
-async def serve_locally(
-    deployment: Deployment, host: str, port: int, console: Console, stop: asyncio.Event
-) -> None:
+async def serve_locally(deployment: Deployment, console: Console, stop: asyncio.Event) -> None:
     """Returns after `stop` was set and the server is down."""
     config = deployment.config
     if config.tensor_parallel_size > 1 or config.num_replicas > 1:
@@ -34,10 +33,12 @@ async def serve_locally(
     console.say("loading the model")
     workers = LocalWorkers(lambda: Worker(config.worker_config()))
     async with LocalEngine(workers, configure) as client:
-        server = HttpServer(create_app(client, deployment.settings), host, port)
+        settings = deployment.settings
+        if settings.enable_log_requests:
+            log_requests(console.say)
+        server = HttpServer(create_app(client, settings), deployment.address)
         server.start()
-        name = deployment.settings.served_model_names[0]
-        console.banner(host, port, name, bool(deployment.settings.api_keys))
+        console.banner(deployment.address, settings.served_model_names[0], settings.asks_for_key)
         await stop.wait()
         console.say("stopping")
         await server.stop()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from octavo.cluster.cli.console import Console, base_url
+from octavo.cluster.cli.console import Console
 from octavo.cluster.cli.plan_deployment import Deployment
 from octavo.cluster.deployments import reason_in
 from octavo.cluster.distributed.notices import Notice, NoticeBoard
@@ -32,12 +33,9 @@ class RayLaunch:
     """One run. Ray's and Serve's blocking calls are made one after another on a thread of their
     own: signals are heard meanwhile, and nothing is taken down under a call that is under way."""
 
-    def __init__(
-        self, deployment: Deployment, host: str, port: int, cluster: RayCluster, console: Console
-    ) -> None:
+    def __init__(self, deployment: Deployment, cluster: RayCluster, console: Console) -> None:
         self._deployment = deployment
-        self._host = host
-        self._port = port
+        self._address = deployment.address
         self._cluster = cluster
         self._console = console
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-ray")
@@ -63,7 +61,7 @@ class RayLaunch:
                 listening = starting.result()
                 settings = self._deployment.settings
                 name = settings.served_model_names[0]
-                self._console.banner(self._host, self._port, name, bool(settings.api_keys))
+                self._console.banner(self._address, name, settings.asks_for_key)
                 await stopping
                 listening.cancel()
             self._console.say("stopping")
@@ -95,7 +93,7 @@ class RayLaunch:
         listening = asyncio.create_task(self._read_notices(self._board, fatal))
         say("starting Ray Serve")
         # In a cluster of others, the HTTP proxies are theirs and so is the way in.
-        http = {"host": self._host, "port": self._port}
+        http = {"host": self._address.host, "port": self._address.port}
         if self._cluster.ours:
             http["location"] = "NoServer"
         await self._call(partial(serve.start, http_options=http))
@@ -106,8 +104,7 @@ class RayLaunch:
         await self._call(self._deploy, self._board.address)
         while not await self._call(self._running):
             await asyncio.sleep(POLL_SECONDS)
-        health = f"{base_url(self._host, self._port)}/health"
-        while not await self._call(_healthy, health):
+        while not await self._call(_healthy, f"{self._address.url}/health"):
             await asyncio.sleep(POLL_SECONDS)
         return listening
 
@@ -121,10 +118,10 @@ class RayLaunch:
         deployment = self._deployment
         build = partial(model_member, deployment.config.worker_config())
         spec = ReplicaSpec(deployment.config, build, deployment.max_model_len, notices)
-        listen = (self._host, self._port) if self._cluster.ours else None
+        listen = self._address if self._cluster.ours else None
         settings = deployment.settings
         model = ServedModel("Replica", spec.config, lambda: spec, lambda: settings)
-        app = build_app([model], listen)
+        app = build_app([model], listen, notices=notices)
         target = serve.RunTarget(target=app, name=APP, route_prefix="/")
         serve.run_many(
             [target],
@@ -171,22 +168,20 @@ class RayLaunch:
 
 
 async def serve_on_ray(
-    deployment: Deployment,
-    host: str,
-    port: int,
-    cluster: RayCluster,
-    console: Console,
-    stop: asyncio.Event,
+    deployment: Deployment, cluster: RayCluster, console: Console, stop: asyncio.Event
 ) -> None:
     """See `RayLaunch.until`. Ray prints a paragraph on standard output for each process that dies;
     the console's one line is enough."""
     with open(os.devnull, "w") as void, contextlib.redirect_stdout(void):
-        await RayLaunch(deployment, host, port, cluster, console).until(stop)
+        await RayLaunch(deployment, cluster, console).until(stop)
 
 
 def _healthy(url: str) -> bool:
+    unchecked = ssl.create_default_context()  # the certificate is for a name, not for loopback
+    unchecked.check_hostname = False
+    unchecked.verify_mode = ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=5, context=unchecked) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False

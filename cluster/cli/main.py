@@ -77,13 +77,13 @@ async def _serve_until_stopped(
         from octavo.cluster.cli.launch_local import serve_locally
 
         _on_signals(stop, console, lambda: None)
-        await serve_locally(deployment, arguments.host, arguments.port, console, stop)
+        await serve_locally(deployment, console, stop)
     else:
         from octavo.cluster.cli.launch_ray import serve_on_ray
 
         cluster = RayCluster(arguments.address, arguments.ray_dashboard)
         _on_signals(stop, console, cluster.kill)
-        await serve_on_ray(deployment, arguments.host, arguments.port, cluster, console, stop)
+        await serve_on_ray(deployment, cluster, console, stop)
     console.say("stopped")
     return OK
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.cluster.api.keys import resolve_keys
-from octavo.cluster.api.settings import FrontSettings, chat_settings
+from octavo.cluster.api.settings import Address, FrontSettings, chat_settings
+from octavo.cluster.api.tls import certificate_of
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.planning import plan_model, resolve_device
+from octavo.scheduler.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +24,34 @@ class Deployment:
     config: EngineConfig
     settings: FrontSettings
     max_model_len: int
+    address: Address
 
 
 def plan_deployment(
     arguments: argparse.Namespace, on_progress: Callable[[str], None] = lambda _: None
 ) -> Deployment:
     """Raises `InvalidRequest` or another `OctavoError` with one sentence."""
+    certificate = certificate_of(arguments.ssl_certfile, arguments.ssl_keyfile)
+    if certificate is not None and arguments.address is not None:
+        raise InvalidRequest(
+            "ssl_certfile",
+            "--ssl-certfile is for a server that listens itself; with --address, Ray Serve's "
+            "proxies do, and have it in their http_options",
+        )
+    keys = resolve_keys(arguments.api_key, arguments.admin_api_key, arguments.api_key_file)
     plan = plan_model(arguments, resolve_device(arguments.device), on_progress)
-    keys, admin_key = resolve_keys(arguments.api_key, arguments.admin_api_key)
     settings = FrontSettings(
         plan.config.model,
         plan.config.served_model_names,
-        keys,
+        keys.callers,
         arguments.seed,
-        admin_api_key=admin_key,
+        admin_api_key=keys.admin,
         failover_timeout=arguments.failover_timeout,
+        api_key_file=keys.file,
+        allowed_origins=tuple(arguments.allowed_origins),
+        request_timeout=arguments.request_timeout,
+        enable_log_requests=arguments.enable_log_requests,
         **chat_settings(arguments),
     )
-    return Deployment(plan.config, settings, plan.max_model_len)
+    address = Address(arguments.host, arguments.port, certificate)
+    return Deployment(plan.config, settings, plan.max_model_len, address)

@@ -47,7 +47,7 @@ def app(args: Mapping[str, Any]) -> Application:
         raise RayServeException(error.message) from None
     has_gpu = ray.cluster_resources().get("GPU", 0) > 0  # type: ignore[no-untyped-call]
     neighbours = _ranks_per_node(asked.models)
-    models = [_served(model, has_gpu, neighbours) for model in asked.models]
+    models = [_served(model, asked.shared, has_gpu, neighbours) for model in asked.models]
     return build_app(models, None, asked.ingress_replicas)
 
 
@@ -62,23 +62,28 @@ def plan_replica(model: argparse.Namespace, neighbours: int) -> ReplicaSpec:
     return ReplicaSpec(plan.config, build, plan.max_model_len)
 
 
-def plan_front(model: argparse.Namespace) -> FrontSettings:
-    """What an ingress on this machine must know. Keys are those of its environment."""
+def plan_front(model: argparse.Namespace, shared: Mapping[str, Any]) -> FrontSettings:
+    """What an ingress on this machine must know. Keys are those of its environment; `shared` are
+    settings that concern all models."""
     path, _ = resolve_model(model.model, weights=False)
-    keys, admin_key = resolve_keys()
+    keys = resolve_keys()
     return FrontSettings(
         str(path),
         names_of(model),
-        keys,
+        keys.callers,
         model.seed,
-        admin_api_key=admin_key,
+        admin_api_key=keys.admin,
+        api_key_file=keys.file,
         failover_timeout=model.failover_timeout,
         scale_to_zero=least_replicas(model) == 0,
         **chat_settings(model),
+        **shared,
     )
 
 
-def _served(model: argparse.Namespace, has_gpu: bool, neighbours: int) -> ServedModel:
+def _served(
+    model: argparse.Namespace, shared: Mapping[str, Any], has_gpu: bool, neighbours: int
+) -> ServedModel:
     if model.device == "auto":
         model.device = "cuda" if has_gpu else "cpu"
     model.served_model_name = list(names_of(model))
@@ -86,13 +91,13 @@ def _served(model: argparse.Namespace, has_gpu: bool, neighbours: int) -> Served
         deployment_name(model),
         draft_config(model),
         partial(plan_replica, model, neighbours),
-        partial(plan_front, model),
+        partial(plan_front, model, shared),
         model.resources,
         autoscaling=model.autoscaling,
         drain_timeout=model.drain_timeout,
         max_surge_percent=model.max_surge_percent,
         made_from=replica_arguments(model),
-        told_of=front_arguments(model),
+        told_of={**front_arguments(model), **shared},
     )
 
 

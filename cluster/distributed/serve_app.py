@@ -22,7 +22,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
 from octavo.cluster.api.server import HttpServer
-from octavo.cluster.api.settings import FrontSettings
+from octavo.cluster.api.settings import Address, FrontSettings
 from octavo.cluster.api.version import octavo_version
 from octavo.cluster.arguments import DRAIN_SECONDS, INGRESS
 from octavo.cluster.autoscaling import Autoscaling
@@ -141,18 +141,21 @@ class Replica:
 
 @serve.ingress()
 class Ingress:
-    """The OpenAI API over all replicas of all models. With `listen`, a host and a
-    port, it answers HTTP itself: Serve's proxy costs as much processor time a request, and a token,
-    as all of the API."""
+    """The OpenAI API over all replicas of all models. With an address to `listen` at it answers
+    HTTP itself: Serve's proxy costs as much processor time a request, and a token, as all of the
+    API. `notices` is a `NoticeBoard`'s address, or None; then what it has to say goes to its own
+    output, which Ray keeps."""
 
     def __init__(
         self,
         models: Sequence[tuple[Callable[[], FrontSettings], DeploymentHandle[Any]]],
-        listen: tuple[str, int] | None,
+        listen: Address | None,
+        notices: str | None = None,
     ) -> None:
         # What only a front needs takes a second to import, which a replica need not wait for.
         from octavo.cluster.api.app import create_shared_app
         from octavo.cluster.api.front import Front
+        from octavo.cluster.api.request_log import log_requests
         from octavo.cluster.text.tokens import Tokenizer
 
         node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
@@ -166,12 +169,14 @@ class Ingress:
             patient = Failover(client, settings.failover_timeout)
             fronts.append(Front(patient, settings, Tokenizer.load(settings.model_path)))
         self._app = create_shared_app(fronts)
+        if fronts[0].settings.enable_log_requests:
+            log_requests(print if notices is None else Notices(notices, "ingress").say)
         self._http: HttpServer | None = None
         if listen is not None:
             try:
-                self._http = HttpServer(self._app, *listen)
+                self._http = HttpServer(self._app, listen)
             except OSError as error:
-                where = f"{listen[0]}:{listen[1]}"
+                where = f"{listen.host}:{listen.port}"
                 raise EngineDead(f"cannot listen on {where}: {error.strerror}") from error
             self._http.start()
 
@@ -212,9 +217,12 @@ class ServedModel:
 
 
 def build_app(
-    models: Sequence[ServedModel], listen: tuple[str, int] | None, ingress_replicas: int = 1
+    models: Sequence[ServedModel],
+    listen: Address | None,
+    ingress_replicas: int = 1,
+    notices: str | None = None,
 ) -> Application:
-    """The Serve application of one or more models. See `Ingress` for `listen`."""
+    """The Serve application of one or more models. See `Ingress` for `listen` and `notices`."""
     # A line a request in three processes costs more than the request's own bookkeeping.
     logs = LoggingConfig(enable_access_log=False, log_level="WARNING")
     ingress = serve.deployment(
@@ -230,7 +238,7 @@ def build_app(
     )(Ingress)
     told = [octavo_version(), listen, [[each.deployment, each.told_of] for each in models]]
     bound = [(model.make_settings, _replicas(model, logs)) for model in models]
-    return with_version(ingress, told).bind(bound, listen)
+    return with_version(ingress, told).bind(bound, listen, notices)
 
 
 def _replicas(model: ServedModel, logs: LoggingConfig) -> Application:

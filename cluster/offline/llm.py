@@ -34,6 +34,7 @@ from octavo.cluster.offline.executors import open_engine
 from octavo.cluster.offline.outputs import RequestOutput
 from octavo.cluster.planning import resolve_device
 from octavo.cluster.stats import EngineStats
+from octavo.cluster.text.bad_words import spellings
 from octavo.cluster.text.grammars import Grammars
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import Allocation, PreemptionMode
@@ -206,6 +207,9 @@ class LLM:
     def _job(self, prompt: Prompt, sampling: SamplingParams) -> Job:
         within_vocabulary("stop_token_ids", sampling.stop_token_ids, self.tokenizer.vocab_size)
         within_vocabulary("logit_bias", sampling.logit_bias, self.tokenizer.vocab_size)
+        within_vocabulary(
+            "allowed_token_ids", sampling.allowed_token_ids, self.tokenizer.vocab_size
+        )
         number = next(self._numbers)
         if sampling.grammar is not None:
             self._grammars.check_now("grammar", sampling.grammar)
@@ -214,6 +218,7 @@ class LLM:
         complete = sampling.replace(
             seed=mix_seed(self._seed, number) if sampling.seed is None else sampling.seed,
             stop_token_ids=tuple(dict.fromkeys(sampling.stop_token_ids + ends)),
+            bad_token_ids=sampling.bad_token_ids + spellings(sampling.bad_words, self.tokenizer),
         )
         return plan_job(
             str(number),

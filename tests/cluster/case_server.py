@@ -50,20 +50,31 @@ class Server:
         assert done == "[DONE]"
         return [json.loads(chunk) for chunk in chunks]
 
+    def both(self, **fields: Any) -> str:
+        """The text of a completion that must be the same as a stream and not."""
+        text = self.text(**fields)
+        assert joined(self.stream(**fields)) == text
+        return text
+
     def tokens(self, text: str) -> list[int]:
         ids: list[int] = self.http.post("/tokenize", json={"prompt": text}).json()["tokens"]
         return ids
 
     def refuses(self, body: dict[str, Any], param: str | None, path: str = "completions") -> str:
-        """Asserts a 400 in OpenAI's shape, and that the server goes on; the message."""
-        answer = self.post(path, body)
-        assert answer.status_code == 400, answer.text
-        error = answer.json()["error"]
-        assert error["type"] == "invalid_request_error"
-        assert error["param"] == param, error
+        """Asserts a 400 in OpenAI's shape, as a stream and not, and that the server goes on; the
+        message."""
+        said = body.keys() & {"stream", "stream_options"}
+        messages: list[str] = []
+        ways: list[dict[str, Any]] = [{}] if said else [{"stream": True}, {"stream": False}]
+        for way in ways:
+            answer = self.post(path, {**body, **way})
+            assert answer.status_code == 400, answer.text
+            error = answer.json()["error"]
+            assert error["type"] == "invalid_request_error"
+            assert error["param"] == param, error
+            messages.append(error["message"])
         assert self.http.get("/health").status_code == 200
-        message: str = error["message"]
-        return message
+        return messages[-1]
 
     def metric(self, name: str) -> float:
         for family in text_string_to_metric_families(self.http.get("/metrics").text):

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from octavo.cluster.api.app import FrontSettings, create_app
 from octavo.cluster.client import EngineClient
 from octavo.cluster.local import LocalEngine, LocalWorkers
-from octavo.scheduler.config import SchedulerConfig
+from octavo.scheduler.config import PreemptionMode, SchedulerConfig
 from octavo.workers.config import WorkerConfig
 from octavo.workers.worker import Worker
 
@@ -37,7 +37,13 @@ def switched(switch: Switch) -> OpenApp:
     return enter
 
 
-def tiny_engine(path: Path, num_blocks: int = 200, max_num_seqs: int = 64) -> OpenClient:
+def tiny_engine(
+    path: Path,
+    num_blocks: int = 200,
+    max_num_seqs: int = 64,
+    step_tokens: int = 256,
+    preemption_mode: PreemptionMode = "auto",
+) -> OpenClient:
     """An engine in the server's event loop, over the real worker on a tiny model."""
 
     def open_engine() -> LocalEngine:
@@ -49,10 +55,13 @@ def tiny_engine(path: Path, num_blocks: int = 200, max_num_seqs: int = 64) -> Op
             num_threads=1,
             max_model_len=512,
             max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=256,
+            max_num_batched_tokens=step_tokens,
         )
         scheduler = SchedulerConfig(
-            max_model_len=512, max_num_seqs=max_num_seqs, max_num_batched_tokens=256
+            max_model_len=512,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=step_tokens,
+            preemption_mode=preemption_mode,
         )
         return LocalEngine(LocalWorkers(lambda: Worker(config)), lambda _: scheduler)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,12 +58,16 @@ def test_a_replica_comes_up_without_torch_and_transformers() -> None:
 
 
 def test_an_ingress_takes_keys_from_where_it_runs(
-    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OCTAVO_API_KEY", " a, b\nc ")
     monkeypatch.setenv("OCTAVO_ADMIN_API_KEY", "boss\n")
     path = str(tiny_model())
-    settings = plan_front(model(model=path, served_model_name=["n", "m"], seed=3))
+    (tmp_path / "keys").write_text("d")
+    monkeypatch.setenv("OCTAVO_API_KEY_FILE", str(tmp_path / "keys"))
+    shared = {"request_timeout": 5.0}
+    settings = plan_front(model(model=path, served_model_name=["n", "m"], seed=3), shared)
+    assert (settings.request_timeout, settings.api_key_file) == (5.0, str(tmp_path / "keys"))
     assert (settings.model_path, settings.served_model_names) == (path, ("n", "m"))
     assert (settings.api_keys, settings.admin_api_key, settings.seed) == (
         ("a", "b", "c"),
@@ -71,7 +76,7 @@ def test_an_ingress_takes_keys_from_where_it_runs(
     )
     monkeypatch.setenv("OCTAVO_API_KEY", " , ")
     with pytest.raises(InvalidRequest, match="must not be empty"):
-        plan_front(model(model=path))
+        plan_front(model(model=path), {})
 
 
 def test_custom_resources_are_taken_by_every_rank_and_by_nobody_else() -> None:

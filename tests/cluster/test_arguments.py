@@ -23,7 +23,8 @@ from octavo.scheduler.errors import InvalidRequest
 # Flags that concern the process and its terminal, the keys, and where Ray is.
 NOT_OF_A_MODEL = {
     *("command", "host", "port", "executor", "address", "ray_dashboard"),
-    *("api_key", "admin_api_key"),
+    *("api_key", "api_key_file", "admin_api_key", "ssl_certfile", "ssl_keyfile"),
+    *("allowed_origins", "request_timeout", "enable_log_requests"),
 }
 # What only a cluster can do.
 OF_A_CLUSTER = {"resources", "autoscaling", "drain_timeout", "max_surge_percent"}
@@ -110,11 +111,19 @@ def test_several_models_each_have_their_own_settings():
         {
             "models": [{"model": "/m/a", "num_replicas": 2}, {"model": "/m/b", "block_size": 32}],
             "ingress_replicas": 3,
+            "allowed_origins": ["https://a"],
+            "request_timeout": 60,
+            "enable_log_requests": True,
         }
     )
     a, b = application.models
     assert (a.num_replicas, a.block_size, b.num_replicas, b.block_size) == (2, 16, 1, 32)
     assert application.ingress_replicas == 3
+    assert application.shared == {
+        "allowed_origins": ("https://a",),
+        "request_timeout": 60,
+        "enable_log_requests": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -151,6 +160,7 @@ def test_several_models_each_have_their_own_settings():
         ({"drain_timeout": -1}, "args.models[0].drain_timeout: expected `float` >= 0.0, got -1"),
         ({"max_surge_percent": 101}, "max_surge_percent: expected `int` <= 100, got 101"),
         ({"api_key": ["k"]}, "$OCTAVO_API_KEY and $OCTAVO_ADMIN_API_KEY"),
+        ({"api_key_file": "/k"}, "the file there that $OCTAVO_API_KEY_FILE names"),
         ({"watermark_low": 0.5}, "watermark_low must not be above watermark_high (0.08), got 0.5"),
     ],
 )
@@ -165,6 +175,9 @@ def test_a_wrong_argument_is_named_with_its_place_and_value(model, words):
         ({"models": []}, "args.models"),
         ({"model": "/m/a"}, "args has no argument 'model'; it belongs to a model: args.models[0]"),
         ({"models": [{}], "ingress_replicas": 0}, "args.ingress_replicas"),
+        ({"models": [{}], "request_timeout": 0}, "args.request_timeout: expected `float` > 0"),
+        ({"models": [{}], "allowed_origins": ["a"]}, "args: allowed_origins takes origins"),
+        ({"models": [{}], "api_keys": ["a"]}, "$OCTAVO_API_KEY"),
         ({"models": [{}, {}]}, "args.models[1]: another model is called 'SmolLM2-135M-Instruct'"),
         (
             {"models": [{"model": "a/b"}, {"model": "/m/x", "served_model_name": "a--b"}]},

@@ -15,28 +15,33 @@ from tests.cluster.serving import MODEL
 
 
 def test_case_8_n_with_a_seed(server: Server) -> None:
+    fields: dict[str, Any] = {"n": 4, "seed": 7, "temperature": 1, "max_tokens": 32}
+
     def texts() -> list[str]:
-        answer = server.openai.completions.create(
-            model=MODEL, prompt=PROMPT, n=4, seed=7, temperature=1, max_tokens=32
-        )
+        answer = server.openai.completions.create(model=MODEL, prompt=PROMPT, **fields)
         assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
         return [choice.text for choice in answer.choices]
 
     first = texts()
     assert len(set(first)) > 1
     assert texts() == first
+    chunks = server.stream(**fields)
+    assert [joined(chunks, index) for index in range(4)] == first
 
 
 def test_case_9_n_at_temperature_0(server: Server) -> None:
     choices = server.complete(n=3, max_tokens=8)["choices"]
     assert len(choices) == 3
     assert len({choice["text"] for choice in choices}) == 1
+    chunks = server.stream(n=3, max_tokens=8)
+    assert [joined(chunks, index) for index in range(3)] == [each["text"] for each in choices]
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_case_10_no_number_at_all(server: Server, value: str) -> None:
-    answer = server.http.post("/v1/completions", content=f'{{"prompt":"a","temperature":{value}}}')
-    assert answer.status_code == 400
+    for stream in ("true", "false"):
+        body = f'{{"prompt":"a","stream":{stream},"temperature":{value}}}'
+        assert server.http.post("/v1/completions", content=body).status_code == 400
     assert server.text(max_tokens=1) == server.text(max_tokens=1)
 
 
@@ -75,9 +80,9 @@ def test_case_11_out_of_range(server: Server, name: str, value: Any) -> None:
 
 def test_case_12_border_values(server: Server) -> None:
     greedy = server.text(max_tokens=8)
-    assert server.text(max_tokens=8, temperature=1, top_p=0) == greedy
+    assert server.both(max_tokens=8, temperature=1, top_p=0) == greedy
     for fields in ({"top_p": 1}, {"temperature": 2}, {"presence_penalty": -2}, {"min_p": 1}):
-        server.complete(max_tokens=2, **fields)
+        server.both(max_tokens=2, seed=1, **fields)
     names = ["top_p", "temperature", "n", "seed", "stop", "logit_bias", "logprobs", "best_of"]
     names += ["stream", "stream_options", "suffix", "echo", "presence_penalty", "max_tokens"]
     answer = server.post("completions", {"prompt": PROMPT, **dict.fromkeys(names)})
@@ -134,6 +139,12 @@ def test_case_16_chat_logprobs_without_a_count(server: Server) -> None:
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None and logprobs.content is not None
     assert [entry.top_logprobs for entry in logprobs.content] == [[], [], []]
+    chunks = server.stream("chat/completions", logprobs=True, max_tokens=3)
+    streamed = [c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["logprobs"]]
+    assert [entry["token"] for each in streamed for entry in each["content"]] == [
+        entry.token for entry in logprobs.content
+    ]
+    assert not any(entry["top_logprobs"] for each in streamed for entry in each["content"])
     body = {"messages": [{"role": "user", "content": "Hi"}], "top_logprobs": 2}
     server.refuses(body, "top_logprobs", "chat/completions")
 
@@ -144,6 +155,10 @@ def test_case_17_both_names_of_the_length(server: Server) -> None:
         fields = {"messages": messages, name: 8, "temperature": 0}
         answer = server.post("chat/completions", fields).json()
         assert answer["usage"]["completion_tokens"] <= 8
+        usage = {"stream_options": {"include_usage": True}}
+        *chunks, last = server.stream("chat/completions", **fields, **usage)
+        assert last["usage"]["completion_tokens"] == answer["usage"]["completion_tokens"]
+        assert joined(chunks) == answer["choices"][0]["message"]["content"]
         message = server.refuses({"messages": messages, name: CONTEXT}, name, "chat/completions")
         assert str(CONTEXT) in message
 
@@ -156,7 +171,6 @@ def test_case_17_both_names_of_the_length(server: Server) -> None:
         ("functions", [{"name": "f"}], []),
         ("audio", {"voice": "x", "format": "wav"}, None),
         ("modalities", ["audio"], ["text"]),
-        ("bad_words", ["a"], []),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(

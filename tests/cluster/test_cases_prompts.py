@@ -22,7 +22,15 @@ def test_case_18_scoring_a_prompt_gives_the_models_own_numbers(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    answer = server.complete(prompt=LONG, echo=True, max_tokens=0, logprobs=1)
+    fields: dict[str, Any] = {"prompt": LONG, "echo": True, "max_tokens": 0, "logprobs": 1}
+    answer = server.complete(**fields)
+    [chunk] = server.stream(**fields)
+    streamed, whole = chunk["choices"][0], answer["choices"][0]
+    assert (streamed["text"], streamed["finish_reason"]) == (whole["text"], "length")
+    for name in ("tokens", "text_offset"):
+        assert streamed["logprobs"][name] == whole["logprobs"][name]
+    values = whole["logprobs"]["token_logprobs"][1:]
+    assert streamed["logprobs"]["token_logprobs"][1:] == pytest.approx(values, abs=1e-5)
     choice, logprobs = answer["choices"][0], answer["choices"][0]["logprobs"]
     ids = server.tokens(LONG)
     assert choice["text"] == LONG == "".join(logprobs["tokens"])
@@ -59,16 +67,17 @@ def test_an_echoed_prompt_and_its_answer_share_one_count_of_characters(server: S
 
 
 def test_case_19_scoring_is_the_same_cold_and_warm(server: Server) -> None:
-    def score() -> Any:
+    def score(stream: bool = False) -> Any:
         fields = {"prompt": LONG + "!", "echo": True, "max_tokens": 0, "logprobs": 1}
-        return server.complete(**fields)["choices"][0]["logprobs"]["token_logprobs"][1:]
+        [answer] = server.stream(**fields) if stream else [server.complete(**fields)]
+        return answer["choices"][0]["logprobs"]["token_logprobs"][1:]
 
     cold = score()
     assert len(cold) > 100
-    for _ in range(2):
+    for stream in (False, True):
         server.complete(prompt=LONG[:200], max_tokens=4)
         server.complete(prompt=LONG + "!", max_tokens=4)
-        assert score() == pytest.approx(cold, abs=1e-4)
+        assert score(stream) == pytest.approx(cold, abs=1e-4)
 
 
 @pytest.mark.parametrize("as_ids", [False, True])
@@ -102,7 +111,9 @@ def test_case_23_one_token_too_many(server: Server) -> None:
     message = server.refuses({"prompt": [5] * k, "max_tokens": CONTEXT - k + 1}, "max_tokens")
     for number in (CONTEXT, k, CONTEXT - k + 1):
         assert str(number) in message
-    answer = server.complete(prompt=[5] * k, max_tokens=CONTEXT - k, ignore_eos=True)
+    fields: dict[str, Any] = {"prompt": [5] * k, "max_tokens": CONTEXT - k, "ignore_eos": True}
+    answer = server.complete(**fields)
+    assert joined(server.stream(**fields)) == answer["choices"][0]["text"]
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["total_tokens"] == CONTEXT
 
@@ -138,8 +149,10 @@ def test_case_26_two_requests_that_each_need_over_half_the_pool(
     before = server.metric("vllm:num_preemptions_total")
     with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(lambda prompt: server.text(prompt=prompt, **fields), prompts))
-    assert together == alone
-    assert server.metric("vllm:num_preemptions_total") - before <= 4
+        streams = pool.map(lambda prompt: server.stream(prompt=prompt, **fields), prompts)
+        streamed = list(map(joined, streams))
+    assert together == streamed == alone
+    assert server.metric("vllm:num_preemptions_total") - before <= 8
 
 
 def test_prompt_logprobs_are_vllms(server: Server) -> None:

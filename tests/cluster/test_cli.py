@@ -4,10 +4,11 @@ import socket
 
 import pytest
 
+from octavo.cluster.api.settings import Address
+from octavo.cluster.api.tls import Certificate
 from octavo.cluster.checkpoints.revision import model_revision
 from octavo.cluster.cli import flags
 from octavo.cluster.cli import main as cli
-from octavo.cluster.cli.console import base_url
 from octavo.cluster.cli.plan_deployment import plan_deployment
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.distributed.ray_cluster import RayCluster
@@ -34,6 +35,10 @@ VLLM_FLAGS = [
     "--preemption-mode",
     "--num-replicas",
     "--api-key",
+    "--allowed-origins",
+    "--ssl-certfile",
+    "--ssl-keyfile",
+    "--enable-log-requests",
     "--seed",
     "--enable-auto-tool-choice",
     "--tool-call-parser",
@@ -55,6 +60,8 @@ OWN_FLAGS = [
     "--watermark-low",
     "--watermark-high",
     "--admin-api-key",
+    "--api-key-file",
+    "--request-timeout",
     "--failover-timeout",
 ]
 
@@ -85,7 +92,7 @@ def test_help_explains_every_flag(capsys):
     for flag in [*VLLM_FLAGS, *OWN_FLAGS]:
         assert flag in said
     assert "turn prefix caching off" in " ".join(said.split())
-    for group in ("front", "model", "chat", "cache", "scheduling", "machines"):
+    for group in ("front", "access", "model", "chat", "cache", "scheduling", "machines"):
         assert f"\n{group}:" in said
 
 
@@ -252,10 +259,43 @@ def test_how_a_model_chats(capsys, free_port, tiny_model):
     assert "needs --tool-call-parser" in said and "hermes" in said
 
 
+def test_who_may_call_reaches_the_settings(tiny_model, tmp_path, monkeypatch):
+    keys = tmp_path / "keys"
+    keys.write_text("k\n")
+    monkeypatch.chdir(tmp_path)
+    model = str(tiny_model())
+    plain = plan_deployment(flags.parse(["serve", model]))
+    assert not plain.settings.asks_for_key and plain.settings.allowed_origins == ()
+    assert plain.settings.request_timeout is None and not plain.settings.enable_log_requests
+    assert plain.address == Address("127.0.0.1", 8000)
+    given = ["--api-key-file", "keys", "--allowed-origins", "https://a", "https://b:1"]
+    more = ["--request-timeout", "2.5", "--enable-log-requests"]
+    settings = plan_deployment(flags.parse(["serve", model, *given, *more])).settings
+    assert (settings.api_key_file, settings.asks_for_key) == (str(keys), True)
+    assert settings.allowed_origins == ("https://a", "https://b:1")
+    assert (settings.request_timeout, settings.enable_log_requests) == (2.5, True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--api-key-file", "/no/such"], ["--api-key-file /no/such cannot be read: no such file"]),
+        (["--allowed-origins", "a.example"], ["--allowed-origins takes", "'a.example'"]),
+        (["--request-timeout", "0"], ["--request-timeout must be", "got 0"]),
+        (["--ssl-keyfile", "/k"], ["--ssl-keyfile needs --ssl-certfile"]),
+        (["--ssl-certfile", "/no/such"], ["--ssl-certfile /no/such cannot be read"]),
+    ],
+)
+def test_a_wrong_way_to_say_who_may_call_is_named(capsys, free_port, tiny_model, argv, words):
+    said = refused(capsys, str(tiny_model()), "--port", free_port, *argv)
+    assert all(word in said for word in words)
+
+
 def test_the_url_shown_can_be_reached_from_this_machine():
-    assert base_url("0.0.0.0", 80) == "http://127.0.0.1:80"
-    assert base_url("::1", 80) == "http://[::1]:80"
-    assert base_url("10.0.0.5", 8000) == "http://10.0.0.5:8000"
+    assert Address("0.0.0.0", 80).url == "http://127.0.0.1:80"
+    assert Address("::1", 80).url == "http://[::1]:80"
+    assert Address("10.0.0.5", 8000).url == "http://10.0.0.5:8000"
+    assert Address("::", 443, Certificate("c", "k")).url == "https://127.0.0.1:443"
 
 
 def test_a_cluster_that_is_not_there_is_refused_at_once():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
+
 import httpx
 import openai
 import pytest
 
+from tests.cluster.test_server import write_pair
 from tests.e2e.server import Server, wait_for
 
 
@@ -41,13 +44,21 @@ def test_ctrl_c_while_starting_leaves_nothing(start):
     assert "Traceback" not in server.log and server.log.rstrip().endswith("stopped")
 
 
-def test_one_process_without_ray(start):
-    server = start("--executor", "local", "--kv-cache-memory-bytes", "16MiB", "--api-key", "k")
+def test_one_process_without_ray(start, tmp_path):
+    keys, pair = tmp_path / "keys", write_pair(tmp_path, "octavo")
+    keys.write_text("k")
+    access = ["--api-key-file", str(keys), "--ssl-certfile", pair.certfile]
+    access += ["--ssl-keyfile", pair.keyfile, "--enable-log-requests"]
+    server = start("--executor", "local", "--kv-cache-memory-bytes", "16MiB", *access)
     server.wait_until_ready()
-    assert httpx.get(f"{server.url}/health").status_code == 200
-    assert not server.family(), "no Ray, no other process"
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k") as client:
-        answer = client.completions.create(model=client.models.list().data[0].id, prompt="fold")
+    url = f"https://localhost:{server.port}"
+    trusting = ssl.create_default_context(cafile=pair.certfile)
+    with httpx.Client(verify=trusting) as http:
+        assert http.get(f"{url}/health").status_code == 200
+        assert not server.family(), "no Ray, no other process"
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="k", http_client=http) as client:
+            answer = client.completions.create(model=client.models.list().data[0].id, prompt="fold")
     assert answer.usage.completion_tokens > 0
+    assert "'fold'; " in server.log and f"https://127.0.0.1:{server.port}/v1" in server.log
     assert server.interrupt() == 0
     assert "Traceback" not in server.log and server.log.rstrip().endswith("stopped")

@@ -33,6 +33,9 @@ gcsFaultTolerance: {enabled: true, redisAddress: "redis:6379", redisPasswordSecr
 modelCache: {create: true, storageClassName: fast}
 autoscaler: {enabled: true}
 serve: {requestTimeoutSeconds: 600}
+allowed_origins: ["https://chat.example.com"]
+request_timeout: 600
+enable_log_requests: true
 head: {probes: {liveness: {tcpSocket: {port: 6379}}}}
 ingress: {enabled: true, className: nginx, host: example.com, tlsSecret: tls}
 httpRoute: {enabled: true, parentRefs: [{name: gateway}], hostnames: [example.com]}
@@ -126,7 +129,13 @@ def test_a_mistake_would_be_noticed(render: Render, all_on: Path) -> None:
 
 def test_models_arrive_as_they_were_given(render: Render, all_on: Path) -> None:
     args = serve_config(render("--values", all_on))["applications"][0]["args"]
-    large, small = read_application(args).models
+    application = read_application(args)
+    large, small = application.models
+    assert application.shared == {
+        "allowed_origins": ("https://chat.example.com",),
+        "request_timeout": 600,
+        "enable_log_requests": True,
+    }
     assert large.kv_cache_memory_bytes == 16 * 2**30
     assert (large.max_model_len, large.seed) == (1048576, 1234567890123)
     assert names_of(small) == ("short", "a/b") and small.enable_prefix_caching is False

@@ -17,12 +17,17 @@ VOCABULARY = 40
 def by_loop(logits: list[float], row: Row) -> list[float]:
     sampling = row.sampling
     found = list(logits)
+    output = row.tokens[row.prompt_len :]
+    for token in range(len(found)):
+        if sampling.allowed_token_ids and token not in sampling.allowed_token_ids:
+            found[token] = float("-inf")
+        if any((*output, token)[-len(bad) :] == bad for bad in sampling.bad_token_ids):
+            found[token] = float("-inf")
     for token, bias in sampling.logit_bias.items():
         found[token] += bias
     if len(row.tokens) - row.prompt_len < sampling.min_tokens:
         for token in sampling.stop_token_ids:
             found[token] = float("-inf")
-    output = row.tokens[row.prompt_len :]
     for token in set(row.tokens):
         repetition = sampling.repetition_penalty
         found[token] = found[token] / repetition if found[token] > 0 else found[token] * repetition
@@ -39,6 +44,8 @@ CASES = [
     SamplingParams(repetition_penalty=0.5),
     SamplingParams(frequency_penalty=0.7),
     SamplingParams(presence_penalty=-1.5),
+    SamplingParams(allowed_token_ids=(2, 3, 39, 4000), logit_bias={3: 5.0, 4: 9.0}),
+    SamplingParams(bad_token_ids=((5,), (5, 6), *((token, 7) for token in range(40)))),
     SamplingParams(
         logit_bias={2: 4.0, 9: 9.0},
         min_tokens=3,

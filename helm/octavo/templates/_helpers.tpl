@@ -61,6 +61,9 @@ applications:
     import_path: octavo.cluster.distributed.application:app
     args:
       ingress_replicas: {{ .Values.ingress_replicas }}
+      allowed_origins: {{ toJson .Values.allowed_origins }}
+      request_timeout: {{ toJson .Values.request_timeout }}
+      enable_log_requests: {{ .Values.enable_log_requests }}
       models: {{- toYaml $models | nindent 8 }}
 {{- end -}}
 
