@@ -17,6 +17,7 @@ VOCABULARY = 512
 CONTEXT = 512
 END, START, STOP = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
+    "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )

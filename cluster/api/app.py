@@ -87,17 +87,9 @@ def _add_open_routes(app: FastAPI, fronts: Fronts) -> None:
     @app.get("/")
     async def index() -> Response:
         paths = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses")
-        more = (
-            "/tokenize",
-            "/detokenize",
-            "/health",
-            "/load",
-            "/metrics",
-            "/version",
-            "/openapi.json",
-        )
+        more = ("/tokenize", "/detokenize", "/health", "/load", "/metrics", "/version")
         admin = ADMIN_PATHS if fronts.shared.admin_api_key is not None else ()
-        endpoints = [*paths, *more, *admin]
+        endpoints = [*paths, *more, "/openapi.json", *admin]
         models = list(fronts.names)
         return json_response(
             IndexAnswer(version=octavo_version(), models=models, endpoints=endpoints)
@@ -190,7 +182,7 @@ Call = ChatCall | CompletionCall | ResponsesCall
 
 
 async def _respond(front: Front, request: Request, call: Call, **wire: Any) -> Response:
-    """`wire` says how a stream looks where it is not as usual, see `EventStream`."""
+    """`wire` is how a stream is written, see `EventStream`."""
     if front.settings.enable_log_requests:
         log_request(request.scope["octavo.request_id"], call.job)
     if not call.stream:

@@ -23,8 +23,7 @@ from octavo.cluster.api.logprobs import chat_logprobs, prompt_logprobs
 from octavo.cluster.api.message import Draft, whole_message
 from octavo.cluster.api.prompts import chat_prompt, last_tokens
 from octavo.cluster.api.protocol import ChatRequest
-from octavo.cluster.api.settings import FrontSettings
-from octavo.cluster.api.structured import asked_grammar, grammar_for_schema
+from octavo.cluster.api.structured import grammar_for_schema
 from octavo.cluster.api.tools import ToolUse, tool_use
 from octavo.cluster.api.transcript import Delta, ShownToken
 from octavo.cluster.api.validate import (
@@ -37,7 +36,7 @@ from octavo.cluster.api.validate import (
     wants_usage_chunk,
 )
 from octavo.cluster.text.answer_reader import AnswerReader
-from octavo.cluster.text.reasoning import ReasoningReader
+from octavo.cluster.text.reasoning import ReasoningKind, ReasoningReader
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.sampling import MAX_LOGPROBS
@@ -154,7 +153,7 @@ async def chat_call(
         asked, length = body.max_completion_tokens, "max_completion_tokens"
         if asked < 0:
             raise InvalidRequest(length, f"{length} must be at least 0, got {asked}")
-    grammar = await _grammar_of(front, body, tools)
+    grammar = await _grammar(front, body, tools)
     sampling = sampling_of(
         body,
         front.tokenizer,
@@ -177,7 +176,7 @@ async def chat_call(
         add_generation_prompt=body.add_generation_prompt is not False,
         template_kwargs=body.chat_template_kwargs,
         tools=tools.shown,
-        reasoning=tools.schema is None,
+        reasoning=grammar is None,
     )
     job = plan_job(
         new_id(kind),
@@ -189,7 +188,9 @@ async def chat_call(
         blame=("messages", length),
         priority=priority_of(body),
         salt=salt,
-        reader=_reader(front.settings, tools, prompt.text or ""),
+        reader=_reader(
+            front.settings.reasoning_parser if grammar is None else None, tools, prompt.text or ""
+        ),
     )
     return ChatCall(
         front=front,
@@ -204,28 +205,30 @@ async def chat_call(
     )
 
 
-async def _grammar_of(front: Front, body: ChatRequest, tools: ToolUse) -> Grammar | None:
-    """What the answer must be a sentence of: calls that must be made are JSON, too."""
+async def _grammar(front: Front, body: ChatRequest, tools: ToolUse) -> Grammar | None:
+    """What the whole answer must be a sentence of, None where the model may answer as it likes."""
+    asked = await front.grammar_of(body)
     if tools.schema is None:
-        return await front.grammar_of(body)
-    if asked := asked_grammar(body):
+        return asked
+    if asked is not None:
         raise InvalidRequest(
-            asked[0], f"{asked[0]} cannot be combined with a tool_choice that demands a call"
+            "tool_choice",
+            "tool_choice makes the answer a call, so it cannot have another form too; leave out "
+            "the other, or let tool_choice be auto",
         )
-    param = "tool_choice"
-    return await front.grammars.check(param, grammar_for_schema(dict(tools.schema), param))
+    schema = grammar_for_schema(dict(tools.schema), "tools")
+    return await front.grammars.check("tools", schema)
 
 
 def _reader(
-    settings: FrontSettings, tools: ToolUse, prompt: str
+    reasoning: ReasoningKind | None, tools: ToolUse, prompt: str
 ) -> Callable[[], AnswerReader] | None:
     """How answers to this prompt are read; None where all they can be is content."""
-    kind = None if tools.schema is not None else settings.reasoning_parser
-    if kind is None and not tools.schemas:
+    if reasoning is None and not tools.schemas:
         return None
 
     def reader() -> AnswerReader:
-        return AnswerReader(kind and ReasoningReader(kind, prompt), tools.reader())
+        return AnswerReader(reasoning and ReasoningReader(reasoning, prompt), tools.reader())
 
     return reader
 

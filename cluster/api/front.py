@@ -63,15 +63,15 @@ class Front:
         return f"octavo-{octavo_version()}-{model}"
 
     @cached_property
-    def grammars(self) -> Grammars:
-        return Grammars(self.tokenizer)
-
-    @cached_property
     def sampling_defaults(self) -> dict[str, float]:
         """What the model's makers advise where a request says nothing."""
         if self.settings.generation_config == "vllm":
             return {}
         return sampling_defaults(Path(self.settings.model_path))
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        return Grammars(self.tokenizer)
 
     async def window(self) -> Window:
         """What a request may be, as soon as a replica is up to say so. Raises `EngineDead` where

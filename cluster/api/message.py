@@ -34,6 +34,10 @@ class Draft:
 
     def add(self, new: Delta) -> Iterator[ChatDelta]:
         """What this adds to the message, in order; at most one call in each delta."""
+        if not self._tools and not new.parts:
+            if new.text:
+                yield ChatDelta(content=new.text)
+            return
         delta = ChatDelta()
         for kind, _, text in new.parts or [Piece("content", new.text, new.text)]:
             if kind == "content":

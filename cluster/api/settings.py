@@ -63,11 +63,10 @@ class FrontSettings:
     """`model_path` is the directory whose tokenizer and template are used. The first of
     `served_model_names` is the one that answers carry. Without `api_keys` and an `api_key_file`
     everyone may call, and without `admin_api_key` what an admin may ask for is off. With a `seed`,
-    the same requests in the same order are answered with the same random numbers. Parsers say how
-    the model writes calls of tools and its reasoning; `generation_config` is where sampling
-    defaults come from, the file of that name beside the model, or vLLM, whose defaults are
-    OpenAI's. Web pages may call from `allowed_origins`, or from everywhere where "*" is among
-    them."""
+    the same requests in the same order are answered with the same random numbers. Web pages may
+    call from `allowed_origins`, or from everywhere where "*" is among them. Parsers say how the
+    model writes calls of tools and its reasoning; `generation_config` is where sampling defaults
+    come from, the file of that name beside the model, or vLLM, whose defaults are OpenAI's."""
 
     model_path: str
     served_model_names: tuple[str, ...]

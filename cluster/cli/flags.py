@@ -78,8 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a directory in Hugging Face's layout, or a name on the hub "
         "(default: the embedded SmolLM2-135M-Instruct)",
     )
-    groups = (_front, add_access, _model, add_chat_flags, _cache, _schedule, _machines)
-    for add_group in groups:
+    for add_group in (_front, add_access, _model, add_chat_flags, _cache, _schedule, _machines):
         add_group(serve)
     _deploy(commands)
     _status(commands)

@@ -47,11 +47,11 @@ def plan_deployment(
         arguments.seed,
         admin_api_key=keys.admin,
         failover_timeout=arguments.failover_timeout,
-        **chat_settings(arguments),
         api_key_file=keys.file,
         allowed_origins=tuple(arguments.allowed_origins),
         request_timeout=arguments.request_timeout,
         enable_log_requests=arguments.enable_log_requests,
+        **chat_settings(arguments),
     )
     address = Address(arguments.host, arguments.port, certificate)
     return Deployment(plan.config, settings, plan.max_model_len, address)

@@ -64,6 +64,8 @@ def test_only_what_a_replica_is_made_from_is_a_reason_to_replace_it():
         {"max_surge_percent": 50},
         {"served_model_name": "b"},
         {"failover_timeout": 3},
+        {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
+        {"generation_config": "vllm"},
     ):
         changed = one(model="/m/a", **changes)
         assert replica_arguments(changed) == replica_arguments(plain), changes
@@ -71,7 +73,8 @@ def test_only_what_a_replica_is_made_from_is_a_reason_to_replace_it():
         changed = one(**{"model": "/m/a"} | changes)
         assert replica_arguments(changed) != replica_arguments(plain), changes
         assert "model" in changes or front_arguments(changed) == front_arguments(plain)
-    assert front_arguments(one(failover_timeout=3)) != front_arguments(one())
+    for changes in ({"failover_timeout": 3}, {"reasoning_parser": "qwen3"}):
+        assert front_arguments(one(**changes)) != front_arguments(one())
 
 
 def test_an_elastic_model_has_bounds():
@@ -126,6 +129,8 @@ def test_several_models_each_have_their_own_settings():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        ({"enable_auto_tool_choice": True}, "args.models[0]: enable_auto_tool_choice needs tool_"),
+        ({"tool_call_parser": "x"}, "'x'; choose hermes, llama3_json, pythonic"),
         ({"tensor_parallel": 2}, "args.models[0] has no argument 'tensor_parallel'; did you mean"),
         ({"tensor-parallel-size": 2}, "did you mean tensor_parallel_size?"),
         ({"zzz": 2}, "there are model, served_model_name"),

@@ -41,6 +41,10 @@ VLLM_FLAGS = [
     "--ssl-keyfile",
     "--enable-log-requests",
     "--seed",
+    "--enable-auto-tool-choice",
+    "--tool-call-parser",
+    "--reasoning-parser",
+    "--generation-config",
     "--executor",
 ]
 
@@ -89,7 +93,7 @@ def test_help_explains_every_flag(capsys):
     for flag in [*VLLM_FLAGS, *OWN_FLAGS]:
         assert flag in said
     assert "turn prefix caching off" in " ".join(said.split())
-    for group in ("front", "access", "model", "cache", "scheduling", "machines"):
+    for group in ("front", "access", "model", "chat", "cache", "scheduling", "machines"):
         assert f"\n{group}:" in said
 
 
@@ -123,6 +127,8 @@ def test_defaults_and_spellings():
         (["--preemption-mode", "never"], ["--preemption-mode", "never", "recompute"]),
         (["--allocation", "free"], ["--allocation", "free", "oracle"]),
         (["--swap-space", "4GiB"], ["--swap-space", "4GiB"]),
+        (["--tool-call-parser", "morse"], ["--tool-call-parser", "morse", "llama3_json"]),
+        (["--reasoning-parser", "none"], ["--reasoning-parser", "none", "deepseek_r1"]),
     ],
 )
 def test_a_wrong_flag_is_named(capsys, argv, words):
@@ -238,6 +244,20 @@ def test_how_long_a_request_may_wait_for_another_replica(capsys, free_port, tiny
         assert (
             f"--failover-timeout must be a number of seconds, 0 or more, got {float(wrong)}" in said
         )
+
+
+def test_how_a_model_chats(capsys, free_port, tiny_model):
+    model = str(tiny_model())
+    plain = plan_deployment(flags.parse(["serve", model])).settings
+    assert (plain.tool_call_parser, plain.reasoning_parser) == (None, None)
+    assert (plain.enable_auto_tool_choice, plain.generation_config) == (False, "auto")
+    asked = ["--tool-call-parser=hermes", "--reasoning-parser=qwen3", "--generation-config=vllm"]
+    given = plan_deployment(flags.parse(["serve", model, "--enable-auto-tool-choice", *asked]))
+    settings = given.settings
+    assert (settings.tool_call_parser, settings.reasoning_parser) == ("hermes", "qwen3")
+    assert (settings.enable_auto_tool_choice, settings.generation_config) == (True, "vllm")
+    said = refused(capsys, model, "--port", free_port, "--enable-auto-tool-choice")
+    assert "needs --tool-call-parser" in said and "hermes" in said
 
 
 def test_who_may_call_reaches_the_settings(tiny_model, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Requests that schemathesis thinks of, by OpenAI's description of its API and by our own: none is
 a fault of the server's, and each answer is one that was described.
 
-`OCTAVO_EXAMPLES` says how many it may think of for each route, of which there are 4 and 13.
+`OCTAVO_EXAMPLES` says how many it may think of for each route, of which there are 4 and 14.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import schemathesis
 @schemathesis.hook
 def map_body(context, body):
     if isinstance(body, dict) and "tokens" not in body:
-        body = {**body, "max_tokens": 2}
+        body = {**body, "max_tokens": 2, "max_output_tokens": 2}
         body.pop("model", None)
         body.pop("max_completion_tokens", None)
     return body
