@@ -73,7 +73,7 @@ serve: install
 	@exec $(BIN)/octavo serve $(ARGS)
 
 test: lint
-	$(BIN)/pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --durations=10 $(ARGS)
+	$(BIN)/pytest --numprocesses=2 --dist=loadscope --no-loadscope-reorder --durations=10 $(ARGS)
 
 test-ray-up: install
 	$(BIN)/pytest -s tests/ray_up/by_hand.py $(ARGS)

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,16 +18,28 @@ TinyModel = Callable[..., Path]
 STARTS_RAY = ("chaos", "e2e", "ray_up")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def scope_of(nodeid: str) -> str:
     """`make test` runs two tests at a time: those that start Ray, one after another, as they wait
     for most of their time, and beside them all others, a folder of kernels or a file at a time."""
-    here = Path(__file__).parent
-    places = {item: item.path.relative_to(here) for item in items}
-    items.sort(key=lambda item: places[item].parts[0] not in STARTS_RAY)
-    for item, place in places.items():
-        folder = place.parts[0]
-        group = "ray" if folder in STARTS_RAY else folder if folder == "kernels" else str(place)
-        item.add_marker(pytest.mark.xdist_group(group))
+    file = nodeid.partition("::")[0]
+    folder = file.split("/")[1]
+    return "ray" if folder in STARTS_RAY else folder if folder == "kernels" else file
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first."""
+    items.sort(key=lambda item: scope_of(item.nodeid) != "ray")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
