@@ -26,7 +26,7 @@ SHARE_WEIGHT = 0.05  # between replicas of which none has anything to do
 # from what others would find, and draws the next turns along; see benchmarks/routing.py.
 PATIENCE = 32.0
 MOST_STEMS = 4096
-MOST_COMING = 256  # blocks of one request: enough to tell what begins like it
+MOST_COMING = 64  # blocks of one request: enough to tell what begins like it
 
 Kind = tuple[str, int]
 """The scope and the block size that names depend on, see `Digest`."""
