@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from octavo.scheduler.beams import BeamSearch
 from octavo.scheduler.hashing import root_hash
 from octavo.scheduler.request import Finish, Request
@@ -13,7 +15,8 @@ class Group:
     samples are forked from it, or the first beams. Those of a request to be resumed are there from
     the start.
 
-    `scope` names what besides the tokens the content depends on, see `hashing.root_hash`.
+    `scope` names what besides the tokens the content depends on, see `hashing.root_hash`. The
+    prompt is the sequences' alone: `request` has none.
     """
 
     __slots__ = (
@@ -32,6 +35,7 @@ class Group:
         "only",
         "preemptions",
         "priority",
+        "prompt_len",
         "request",
         "root",
         "running",
@@ -44,7 +48,8 @@ class Group:
 
     def __init__(self, request: Request, number: int, now: float, scope: tuple[str, ...]) -> None:
         sampling = request.sampling
-        self.request = request
+        self.request = msgspec.structs.replace(request, prompt=[])
+        self.prompt_len = len(request.prompt)
         self.id = request.id
         self.number = number  # order of arrival
         self.priority = request.priority
@@ -73,16 +78,15 @@ class Group:
                 sampling.early_stopping,
                 self.stop,
             )
-        self.sequences = [Sequence(self, 0)]
+        self.sequences = [Sequence(self, 0, request.prompt)]
         if request.resumed:
             self.forked = True
-            self.sequences = [Sequence(self, i, request.resumed[i]) for i in self.indices]
+            self.sequences = [
+                Sequence(self, index, request.prompt, request.resumed[index])
+                for index in self.indices
+            ]
         # The one sequence of a request that never has another, until it ends: most are such.
         self.only = self.sequences[0] if self.width == 1 else None
-
-    @property
-    def prompt_len(self) -> int:
-        return len(self.request.prompt)
 
     def rows(self) -> int:
         """Rows that it takes, or may yet take when it forks."""

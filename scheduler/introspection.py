@@ -77,7 +77,7 @@ def describe_blocks(scheduler: Scheduler) -> BlocksView:
                     index=seq.index,
                     tokens=len(seq.tokens),
                     computed=seq.computed,
-                    table=seq.table.copy(),
+                    table=seq.table.tolist(),
                     host_table=seq.host_table.copy(),
                 )
             )

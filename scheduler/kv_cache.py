@@ -7,6 +7,7 @@ has, bring in what the host has, allocate the rest, start computing at the first
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -114,7 +115,7 @@ class KvCache:
             table = group.sequences[other].table[:count]
             for block in table:
                 self.pool.touch(block)
-            table += [entry if entry >= 0 else self._load(~entry, loaded) for entry in found]
+            table.extend(entry if entry >= 0 else self._load(~entry, loaded) for entry in found)
             self._start(seq, table, seating, (other, count), found)
         for seq in group.sequences:
             self.tier.discard(seq)
@@ -122,7 +123,7 @@ class KvCache:
     def _start(
         self,
         seq: Sequence,
-        table: list[int],
+        table: array[int],
         seating: Seating,
         shared: tuple[int, int],
         found: list[int],
@@ -130,7 +131,8 @@ class KvCache:
         other, count = shared
         start = seq.saved or len(table) * self.block_size
         missing = self.blocks_for(len(seq.tokens)) - len(table)
-        seq.table = table + [self.pool.take() for _ in range(missing)]
+        table.extend([self.pool.take() for _ in range(missing)])
+        seq.table = table
         if self._reservation.active:
             more = self._reservation.blocks(seq) - len(seq.table)
             seq.reserved = [self.pool.take() for _ in range(more)]
@@ -293,7 +295,7 @@ class KvCache:
         self.pool.release(seq.reserved)
         for name in seq.chain[seq.published :]:
             self._release_claim(seq, name)
-        seq.table, seq.reserved, seq.holds = [], [], None
+        seq.table, seq.reserved, seq.holds = array("I"), [], None
         seq.granted = seq.computed = seq.published = 0
 
     def trim(self, seq: Sequence) -> None:

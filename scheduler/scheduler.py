@@ -341,9 +341,8 @@ class Scheduler:
             sampling = sampling.replace(prompt_logprobs=None)  # they were delivered before
         if seq.index and sampling.beam_width is None:
             sampling = sampling.replace(seed=mix_seed(sampling.seed or 0, seq.index))
-        return Add(
-            seq.row, seq.tokens.copy(), seq.prompt_len, seq.table.copy(), seq.granted, sampling
-        )
+        tokens, table = seq.tokens.tolist(), seq.table.tolist()
+        return Add(seq.row, tokens, seq.prompt_len, table, seq.granted, sampling)
 
     # Taking a result in
 

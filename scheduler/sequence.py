@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from octavo.scheduler.hashing import extend_chain
@@ -21,6 +22,9 @@ class Sequence:
     A swapped sequence has no table, but a `host_table` with the content of its first `saved`
     tokens. One whose table shares blocks that a sibling is yet to compute `holds` until the sibling
     has been granted so many tokens.
+
+    Tokens and blocks lie in arrays, 4 bytes each. As objects they were most of the memory of a
+    scheduler, and the few numbers that change in each step were strewn among them.
     """
 
     __slots__ = (
@@ -47,14 +51,17 @@ class Sequence:
         "waits_for",
     )
 
-    def __init__(self, group: Group, index: int, given: list[int] | None = None) -> None:
+    def __init__(
+        self, group: Group, index: int, prompt: list[int], given: list[int] | None = None
+    ) -> None:
         """`given` is what another engine generated, and delivered, of a request to be resumed."""
         sampling = group.request.sampling
         assert sampling.max_tokens is not None and sampling.seed is not None
         self.group = group
         self.index = index  # which sample it is
-        self.tokens = [*group.request.prompt, *(given or [])]
-        self.prompt_len = len(group.request.prompt)
+        self.tokens = array("I", prompt)
+        self.tokens.extend(given or ())
+        self.prompt_len = len(prompt)
         self.limit = self.prompt_len + sampling.max_tokens
         self.stop = group.stop
         self.pending = 0
@@ -62,7 +69,7 @@ class Sequence:
         self.computed = 0
         self.epoch = 0
         self.row: int | None = None
-        self.table: list[int] = []
+        self.table = array("I")
         self.reserved: list[int] = []  # blocks held for growth, where allocation is not paged
         self.host_table: list[int] = []
         self.saved = 0
@@ -81,7 +88,7 @@ class Sequence:
         for name in Sequence.__slots__:
             setattr(twin, name, getattr(self, name))
         twin.index, twin.row, twin.waits_for, twin.prompt_logprobs = index, None, None, None
-        twin.tokens, twin.table = self.tokens.copy(), self.table.copy()
+        twin.tokens, twin.table = self.tokens[:], self.table[:]
         twin.host_table, twin.chain, twin.reserved = self.host_table.copy(), self.chain.copy(), []
         return twin
 

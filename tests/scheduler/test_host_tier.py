@@ -37,7 +37,7 @@ class TestWriteBehind:
         sim = hosting(write_behind_blocks=3)
         sim.add(request("r", list(range(32)), 7))
         stores(sim, 1)
-        table = sim.running[0].table.copy()
+        table = sim.running[0].table[:]
         plan = sim.plan()
         assert plan is not None and [source for source, _ in plan.store] == table[:3]
         host = sim.scheduler.cache.host

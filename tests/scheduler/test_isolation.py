@@ -99,7 +99,7 @@ def test_those_who_run_keep_what_they_hold() -> None:
     sim = Simulation()
     sim.add(request("r", PROMPT, 9))
     sim.step()
-    table = sim.running[0].table.copy()
+    table = sim.running[0].table[:]
     sim.scheduler.reset_prefix_cache()
     check(sim.scheduler)
     assert sim.running[0].table == table
