@@ -33,6 +33,7 @@ class Group:
         "moved",
         "number",
         "only",
+        "plain",
         "preemptions",
         "priority",
         "prompt_len",
@@ -87,6 +88,8 @@ class Group:
             ]
         # The one sequence of a request that never has another, until it ends: most are such.
         self.only = self.sequences[0] if self.width == 1 else None
+        # Whether each of its steps brings a token and nothing else, once its prompt is computed.
+        self.plain = self.width == 1 and self.beams is None and sampling.logprobs is None
 
     def rows(self) -> int:
         """Rows that it takes, or may yet take when it forks."""

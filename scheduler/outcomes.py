@@ -28,12 +28,40 @@ class Outcomes:
         logprobs = result.logprobs or [None] * len(result.tokens)
         choices = zip(result.tokens, logprobs, strict=True)
         candidates = iter(result.candidates)
-        counters, draft = self._counters, flight.draft
+        counters, works, left = self._counters, flight.draft.work, flight.left
         errors, scores = result.errors, result.prompt_logprobs
-        owners = zip(draft.work, draft.owners, draft.epochs, strict=True)
-        for index, (work, seq, epoch) in enumerate(owners):
+        lane, seated, size, quick = (
+            self._roster.lane,
+            self._roster.seated,
+            self._cache.block_size,
+            0,
+        )
+        taken, quota, stops, recent = lane.taken, lane.quota, lane.stops, lane.tokens
+        ids, cached = lane.ids, lane.cached
+        for index, row in enumerate(flight.draft.rows):
             choice, found = None, None
-            if work.sample:
+            if row >= 0:
+                choice = token, logprob = next(choices)
+                count = taken[row]
+                if (
+                    count < quota[row]
+                    and row not in left
+                    and token not in stops
+                    and logprob is None
+                    and not errors
+                ):
+                    taken[row] = count + 1
+                    recent[row * size + count] = token
+                    events.append(
+                        TokenEvent(ids[row], [token], None, None, None, None, cached[row])
+                    )
+                    quick += 1
+                    continue
+            else:
+                row = ~row
+            work, seq = works[index], left.get(row) or seated[row]
+            assert seq is not None
+            if work.sample and choice is None:
                 if seq.group.beams is None:
                     choice = next(choices)
                 else:
@@ -46,7 +74,7 @@ class Outcomes:
             if index in errors:  # what it wrote is not to be found by others
                 events.append(self._fail(seq.group, errors[index]))
                 continue
-            if seq.epoch == epoch:
+            if row not in left:
                 self._confirm(seq, work, scores.get(index))
             elif seq.wants_prompt_logprobs():  # all of it comes again: the scores, then the draw
                 seq.pending -= choice is not None
@@ -61,6 +89,7 @@ class Outcomes:
                 beams.setdefault(seq.group, []).append(found)
             elif seq.limit == seq.prompt_len == seq.computed:
                 events += self._score(seq, now)
+        counters.computed += quick
         for group, rows in beams.items():
             if group.finish is None:
                 events += self._step_beams(group, rows, now)
@@ -88,6 +117,8 @@ class Outcomes:
             self._roster.end_sequence(seq, Finish.STOP)
         elif len(seq.tokens) >= seq.limit:
             self._roster.end_sequence(seq, Finish.LENGTH)
+        else:
+            self._roster.lane.enter(seq)
         event.finish = seq.finish
         return event
 

@@ -11,8 +11,6 @@ resumed together. Which blocks a sequence gets is `kv_cache`'s business.
 
 from __future__ import annotations
 
-from collections import deque
-
 from octavo.scheduler.allocation import Reservation
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.counters import Counters
@@ -50,7 +48,6 @@ class Scheduler:
             config.preemption_mode, self.cache, self.roster, self.rates, self.counters
         )
         self._outcomes = Outcomes(self.roster, self.cache, self.counters)
-        self._flights: deque[Flight] = deque()
         self._max_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
         growing = config.allocation == "paged"  # what is reserved whole needs no room to grow
         self._low = int(capacity.usable_blocks * config.watermark_low) * growing
@@ -171,8 +168,10 @@ class Scheduler:
     def resync(self) -> StepPlan:
         """A plan that gives a worker every live row whole. What was in flight is forgotten and
         computed again, with the same random numbers."""
-        lost = Moves.of([*(flight.moves for flight in self._flights), self.cache.moves.take()])
-        self._flights.clear()
+        lost = Moves.of(
+            [*(flight.moves for flight in self.roster.flights), self.cache.moves.take()]
+        )
+        self.roster.flights.clear()
         for group in self.groups:
             group.stepping = False
             for seq in group.sequences:
@@ -194,7 +193,7 @@ class Scheduler:
         moves = self.cache.moves.take()
         changes, self.roster.changes = self.roster.changes, RowChanges()
         plan = changes.plan(self._step, draft, moves, reset)
-        self._flights.append(Flight(self._step, draft, moves))
+        self.roster.flights.append(Flight(self._step, draft, moves))
         self._step += 1
         counters = self.counters
         counters.swapped_out += len(moves.swap_out)
@@ -207,9 +206,20 @@ class Scheduler:
         """One token for each running sequence that lacks only its last. Says whether a request was
         preempted for want of blocks, and which of the others may lack more."""
         running, cache, pool = self.roster.running, self.cache, self.cache.pool
+        heads, granted, until = self.roster.heads, self.roster.lane.granted, self.roster.lane.until
+        work, rows = draft.work, draft.rows
         preempted, lacking = False, list[Group]()
-        at = 0
+        at = quick = 0
         while at < len(running):  # the budget has a token for each row
+            row = heads[at]
+            start = granted[row]
+            if start < until[row]:
+                granted[row] = start + 1
+                work.append(Work(row, start, 1, True))
+                rows.append(row)
+                quick += 1
+                at += 1
+                continue
             group = running[at]
             ready = group.ready()
             needed = cache.blocks_needed(group, ready) if ready else None
@@ -226,6 +236,7 @@ class Scheduler:
             if len(ready) < group.width:
                 lacking.append(group)
             at += 1
+        draft.tokens += quick
         return preempted, lacking
 
     def _open_block(self, draft: Draft, seq: Sequence) -> None:
@@ -261,15 +272,16 @@ class Scheduler:
         draft.tokens += count
         if count > 1:
             draft.chunked += count
+        plain = sample and count == 1 and start >= seq.prompt_len and group.plain
         draft.work.append(Work(seq.row, start, count, sample))
-        draft.owners.append(seq)
-        draft.epochs.append(seq.epoch)
+        draft.rows.append(seq.row if plain else ~seq.row)
         if not sample:
             return
         if group.beams is not None:
             group.stepping = True
             return
         seq.pending += 1
+        self.roster.lane.enter(seq)
         if not group.forked:
             self._fork_samples(draft, seq)
 
@@ -284,8 +296,7 @@ class Scheduler:
             self.roster.fork_row(twin, first, mix_seed(seed, index))
             assert twin.row is not None
             draft.work.append(Work(twin.row, twin.granted, 0, True))
-            draft.owners.append(twin)
-            draft.epochs.append(twin.epoch)
+            draft.rows.append(~twin.row)
 
     # Letting requests in
 
@@ -348,9 +359,11 @@ class Scheduler:
 
     def update(self, result: StepResult, now: float) -> list[TokenEvent]:
         """What came of the oldest plan in flight, one event for each sample it moved."""
-        flight = self._flights.popleft()
+        flight = self.roster.flights[0]
         self.rates.observe_step(flight, result)
-        return self._outcomes.take(flight, result, now)
+        events = self._outcomes.take(flight, result, now)
+        self.roster.flights.popleft()
+        return events
 
     def _refuse(self, request: Request) -> None:
         refuse_impossible(request, self.config, self.capacity)

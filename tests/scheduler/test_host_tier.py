@@ -39,7 +39,7 @@ class TestWriteBehind:
         stores(sim, 1)
         table = sim.running[0].table[:]
         plan = sim.plan()
-        assert plan is not None and [source for source, _ in plan.store] == table[:3]
+        assert plan is not None and [source for source, _ in plan.store] == table[:3].tolist()
         host = sim.scheduler.cache.host
         names = sim.running[0].hashes(4)
         assert [host.find(name) for name in names[:3]] == [target for _, target in plan.store]
