@@ -131,11 +131,10 @@ class KvCache:
         other, count = shared
         start = seq.saved or len(table) * self.block_size
         missing = self.blocks_for(len(seq.tokens)) - len(table)
-        table.extend([self.pool.take() for _ in range(missing)])
+        table.extend(self.pool.take_many(missing))
         seq.table = table
         if self._reservation.active:
-            more = self._reservation.blocks(seq) - len(seq.table)
-            seq.reserved = [self.pool.take() for _ in range(more)]
+            seq.reserved = self.pool.take_many(self._reservation.blocks(seq) - len(seq.table))
         seq.granted = seq.computed = start
         seq.published = count
         for entry in found:

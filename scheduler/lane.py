@@ -22,22 +22,23 @@ class Lane:
     """Entry r of each column speaks of row r. There is one entry more, of `nobody`, which is never
     in the lane.
 
-    A row in the lane knows one token more than it was granted. It may be granted tokens as long as
-    `granted` is below `until`, and `taken` counts the results that came since, of which `quota` may
-    come; both bounds are 0 of a row that is not in the lane.
+    A row in the lane knows one token more than it was `granted`. It may be granted so many more as
+    `grants` says, and so many results may come as `results` says, before it has to leave; both are
+    0 of a row that is not in the lane. They are small numbers, which Python has ready.
     """
 
     def __init__(self, num_rows: int, block_size: int) -> None:
         self.nobody = num_rows
-        self.granted = array("q", [0]) * (num_rows + 1)
-        self.until = self.granted[:]
-        self.taken = self.granted[:]
-        self.quota = self.granted[:]
-        self.cached = self.granted[:]  # as in `TokenEvent`
+        self.granted = [0] * (num_rows + 1)
+        self.grants = [0] * (num_rows + 1)
+        self.results = [0] * (num_rows + 1)
+        self.cached = [0] * (num_rows + 1)  # as in `TokenEvent`
         self.ids = [""] * (num_rows + 1)  # of the requests
         self.stops = Counter[int]()  # tokens that would end a row, and how many rows
-        # The tokens that were taken, for each row as many as a block has.
+        # Room for the tokens that come, a block for each row, filled from its end: where another
+        # may come, there are `results` places before it.
         self.tokens = array("I", [0]) * (num_rows * block_size)
+        self._results = [0] * (num_rows + 1)  # when the row came in
         self._block_size = block_size
 
     def enter(self, seq: Sequence) -> None:
@@ -48,10 +49,10 @@ class Lane:
             return
         if len(seq.tokens) + seq.pending != granted + 1:
             return
-        self.granted[row], self.until[row] = granted, until
+        self.granted[row], self.grants[row] = granted, until - granted
         # The result that fills a block, or that brings the last token, is not taken here.
         bound = min((seq.published + 1) * self._block_size, seq.limit - 1)
-        self.taken[row], self.quota[row] = 0, max(0, bound - computed - 1)
+        self.results[row] = self._results[row] = max(0, bound - computed - 1)
         self.ids[row], self.cached[row] = group.id, group.cached
         for token in seq.stop:
             self.stops[token] += 1
@@ -62,12 +63,13 @@ class Lane:
         row = seq.row
         assert row is not None
         seq.lane = None
-        first, taken, granted = row * self._block_size, self.taken[row], self.granted[row]
-        self.until[row] = self.quota[row] = 0
-        seq.tokens.extend(self.tokens[first : first + taken])
+        place, taken = row * self._block_size, self._results[row] - self.results[row]
+        place += self.results[row]
+        seq.tokens.extend(reversed(self.tokens[place : place + taken]))
         seq.computed += taken
-        seq.granted = granted
+        seq.granted = granted = self.granted[row]
         seq.pending = granted + 1 - len(seq.tokens)
+        self.grants[row] = self.results[row] = 0
         for token in seq.stop:
             self.stops[token] -= 1
             if not self.stops[token]:

@@ -25,45 +25,34 @@ class Outcomes:
         assert flight.step == result.step, f"result {result.step} for plan {flight.step}"
         events: list[TokenEvent] = []
         beams: dict[Group, list[Candidates]] = {}
-        logprobs = result.logprobs or [None] * len(result.tokens)
-        choices = zip(result.tokens, logprobs, strict=True)
-        candidates = iter(result.candidates)
+        tokens, logprobs, candidates = result.tokens, result.logprobs, iter(result.candidates)
         counters, works, left = self._counters, flight.draft.work, flight.left
         errors, scores = result.errors, result.prompt_logprobs
-        lane, seated, size, quick = (
-            self._roster.lane,
-            self._roster.seated,
-            self._cache.block_size,
-            0,
-        )
-        taken, quota, stops, recent = lane.taken, lane.quota, lane.stops, lane.tokens
+        lane, seated, size = self._roster.lane, self._roster.seated, self._cache.block_size
+        more, stops, recent = lane.results, lane.stops, lane.tokens
         ids, cached = lane.ids, lane.cached
+        chosen = in_lane = 0
         for index, row in enumerate(flight.draft.rows):
             choice, found = None, None
-            if row >= 0:
-                choice = token, logprob = next(choices)
-                count = taken[row]
-                if (
-                    count < quota[row]
-                    and row not in left
-                    and token not in stops
-                    and logprob is None
-                    and not errors
-                ):
-                    taken[row] = count + 1
-                    recent[row * size + count] = token
+            if row < 0:
+                row = ~row
+            elif (place := more[row]) and row not in left and not errors:
+                token = tokens[chosen]
+                if token not in stops:
+                    more[row] = place = place - 1
+                    recent[row * size + place] = token
                     events.append(
                         TokenEvent(ids[row], [token], None, None, None, None, cached[row])
                     )
-                    quick += 1
+                    chosen += 1
+                    in_lane += 1
                     continue
-            else:
-                row = ~row
             work, seq = works[index], left.get(row) or seated[row]
             assert seq is not None
-            if work.sample and choice is None:
+            if work.sample:
                 if seq.group.beams is None:
-                    choice = next(choices)
+                    choice = tokens[chosen], logprobs[chosen] if logprobs else None
+                    chosen += 1
                 else:
                     found = next(candidates)
             if seq.finish is not None:
@@ -89,7 +78,8 @@ class Outcomes:
                 beams.setdefault(seq.group, []).append(found)
             elif seq.limit == seq.prompt_len == seq.computed:
                 events += self._score(seq, now)
-        counters.computed += quick
+        assert chosen == len(tokens)
+        counters.computed += in_lane
         for group, rows in beams.items():
             if group.finish is None:
                 events += self._step_beams(group, rows, now)

@@ -205,39 +205,43 @@ class Scheduler:
     def _continue_decodes(self, draft: Draft) -> tuple[bool, list[Group]]:
         """One token for each running sequence that lacks only its last. Says whether a request was
         preempted for want of blocks, and which of the others may lack more."""
-        running, cache, pool = self.roster.running, self.cache, self.cache.pool
-        heads, granted, until = self.roster.heads, self.roster.lane.granted, self.roster.lane.until
-        work, rows = draft.work, draft.rows
+        running, heads, lane = self.roster.running, self.roster.heads, self.roster.lane
+        granted, grants, work, rows = lane.granted, lane.grants, draft.work, draft.rows
         preempted, lacking = False, list[Group]()
-        at = quick = 0
+        at = in_lane = 0
         while at < len(running):  # the budget has a token for each row
-            row = heads[at]
-            start = granted[row]
-            if start < until[row]:
-                granted[row] = start + 1
-                work.append(Work(row, start, 1, True))
-                rows.append(row)
-                quick += 1
-                at += 1
-                continue
-            group = running[at]
-            ready = group.ready()
-            needed = cache.blocks_needed(group, ready) if ready else None
-            if needed is not None:
-                while pool.free < needed and group.running:
+            for row in heads[at:]:
+                if more := grants[row]:
+                    grants[row] = more - 1
+                    start = granted[row]
+                    granted[row] = start + 1
+                    work.append(Work(row, start, 1, True))
+                    rows.append(row)
+                    in_lane += 1
+                elif not self._continue_group(draft, at, lacking):
                     preempted = True
-                    self._preemption.make_room(at)
-                if not group.running:
-                    continue  # it left the list, and the next one stands in its place
-                for seq in ready:
-                    self._open_block(draft, seq)
-            for seq in ready:
-                self._grant(draft, seq, 1)
-            if len(ready) < group.width:
-                lacking.append(group)
-            at += 1
-        draft.tokens += quick
+                    break  # the list has changed
+                at += 1
+        draft.tokens += in_lane
         return preempted, lacking
+
+    def _continue_group(self, draft: Draft, at: int, lacking: list[Group]) -> bool:
+        """The same for the sequences of one request; False, and nothing, where another had to make
+        room, or itself had to."""
+        group = self.roster.running[at]
+        ready = group.ready()
+        needed = self.cache.blocks_needed(group, ready) if ready else None
+        if needed is not None:
+            if self.cache.pool.free < needed:
+                self._preemption.make_room(at)
+                return False
+            for seq in ready:
+                self._open_block(draft, seq)
+        for seq in ready:
+            self._grant(draft, seq, 1)
+        if len(ready) < group.width:
+            lacking.append(group)
+        return True
 
     def _open_block(self, draft: Draft, seq: Sequence) -> None:
         assert seq.row is not None
