@@ -18,6 +18,7 @@ from octavo.cluster.checkpoints.model_source import resolve_model
 from octavo.cluster.checkpoints.revision import model_revision
 from octavo.cluster.config import EngineConfig
 from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.adapter_files import located, read_adapters
 from octavo.workers.config import resolve_dtype, served_length
 from octavo.workers.degree import check_degree
 from octavo.workers.model_config import ModelConfig
@@ -45,10 +46,14 @@ def plan_model(
         "device": device,
         "revision": model_revision(path),
     }
-    config = EngineConfig(**{**engine_settings(arguments), **found})
+    settings = {**engine_settings(arguments), **found}
+    if settings.get("lora_modules"):
+        settings["lora_modules"] = located(settings["lora_modules"])
+    config = EngineConfig(**settings)
     model = ModelConfig.from_directory(path)
     resolve_dtype(config.dtype, model.dtype, device)
     check_degree(model, config.tensor_parallel_size)
+    read_adapters(config.lora_modules or (), model, config.max_lora_rank)
     return ModelPlan(config, served_length(model, config.max_model_len))
 
 

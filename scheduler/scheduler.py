@@ -303,6 +303,8 @@ class Scheduler:
                 break
             if self.roster.running and not self._admitting:
                 break  # never an idle engine: with nothing running, watermarks do not hold
+            if self._mixes_too_many(group.request.adapter):
+                break  # those behind must not keep it waiting for ever
             if self.cache.still_waits(group) or group.awaits_result():
                 continue
             seating = self.cache.find_seats(group)
@@ -315,6 +317,14 @@ class Scheduler:
             self._seat(draft, group, seating, now)
             admitted = place
         self.roster.waiting.drop_admitted(admitted)
+
+    def _mixes_too_many(self, adapter: str) -> bool:
+        """Whether one more request of `adapter` would make steps mix more than they may."""
+        most = self.config.max_loras
+        if most is None or not adapter:
+            return False
+        running = {group.request.adapter for group in self.roster.running}
+        return len((running | {adapter}) - {""}) > most
 
     def _seat(self, draft: Draft, group: Group, seating: Seating, now: float) -> None:
         first = group.admitted_at is None
@@ -342,7 +352,13 @@ class Scheduler:
         if seq.index and sampling.beam_width is None:
             sampling = sampling.replace(seed=mix_seed(sampling.seed or 0, seq.index))
         return Add(
-            seq.row, seq.tokens.copy(), seq.prompt_len, seq.table.copy(), seq.granted, sampling
+            row=seq.row,
+            tokens=seq.tokens.copy(),
+            prompt_len=seq.prompt_len,
+            blocks=seq.table.copy(),
+            computed=seq.granted,
+            sampling=sampling,
+            adapter=seq.group.request.adapter,
         )
 
     # Taking a result in

@@ -51,6 +51,7 @@ def plan_deployment(
         allowed_origins=tuple(arguments.allowed_origins),
         request_timeout=arguments.request_timeout,
         enable_log_requests=arguments.enable_log_requests,
+        adapters=plan.config.adapters,
         **chat_settings(arguments),
     )
     address = Address(arguments.host, arguments.port, certificate)
