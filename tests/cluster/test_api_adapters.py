@@ -16,8 +16,10 @@ from octavo.cluster.api.front import Front
 from octavo.cluster.api.settings import FrontSettings
 from octavo.cluster.cli import flags
 from octavo.cluster.config import EngineConfig
+from octavo.cluster.offline.llm import LLM
 from octavo.cluster.planning import plan_model
 from octavo.scheduler.errors import InvalidRequest
+from octavo.scheduler.sampling import SamplingParams
 from tests.adapters import greedy, make_adapter, merge
 from tests.cluster.calls import chat, error_of
 from tests.cluster.case_server import Server
@@ -148,6 +150,20 @@ def test_the_name_chooses_among_models_with_adapters(wire: tuple[Switch, str]) -
     same = Front(engines[1], FrontSettings("", ("b",), adapters=("a",)), TOKENIZER)
     with pytest.raises(InvalidRequest, match="two models are called 'a'"):
         create_shared_app([fronts[0], same])
+
+
+def test_the_offline_api_takes_an_adapters_name(
+    tiny_model: TinyModel, adapters: dict[str, Path], expected: dict[str, list[list[int]]]
+) -> None:
+    settings: dict[str, Any] = {"dtype": "float32", "num_gpu_blocks_override": 64, "num_threads": 1}
+    sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
+    modules = [f"sql={adapters['sql']}"]
+    with LLM(tiny_model(), enable_lora=True, lora_modules=modules, **settings) as llm:
+        for name, adapter in ((MODEL, None), ("sql", "sql")):
+            outputs = llm.generate(PROMPTS, sampling, use_tqdm=False, lora_request=adapter)
+            assert [output.outputs[0].token_ids for output in outputs] == expected[name]
+        with pytest.raises(InvalidRequest, match="no adapter 'x'; lora_modules has sql"):
+            llm.chat([{"role": "user", "content": "x"}], lora_request="x")
 
 
 def test_adapters_are_refused_before_anything_is_started(
