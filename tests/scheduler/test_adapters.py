@@ -30,7 +30,6 @@ def test_rows_keep_their_adapter_through_forks_preemptions_and_resyncs() -> None
     assert sim.scheduler.counters.preemptions > 0
     sim.check_answers()
     sim.check_empty()
-    assert sim.answers["0"] != sim.answers["2"]
 
 
 def test_an_engine_takes_over_with_the_adapter() -> None:
