@@ -29,8 +29,8 @@ from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.planning import engine_settings
 from octavo.scheduler.errors import InvalidRequest
-from octavo.workers.adapter_files import parse_modules
 from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, QUANTIZATIONS
+from octavo.workers.lora_modules import parents, parse_modules
 
 INGRESS = "Ingress"  # the deployment that is no model
 DRAIN_SECONDS = 30.0
@@ -152,9 +152,9 @@ def names_of(model: argparse.Namespace) -> tuple[str, ...]:
     return (model.model,)
 
 
-def adapters_of(model: argparse.Namespace) -> tuple[str, ...]:
-    """The names of the model's adapters, which requests may use too."""
-    return tuple(parse_modules(model.lora_modules or ()))
+def adapters_of(model: argparse.Namespace) -> dict[str, str | None]:
+    """The names of the model's adapters, which requests may use too, and their parents'."""
+    return parents(model.lora_modules or ())
 
 
 def deployment_name(model: argparse.Namespace) -> str:
@@ -223,12 +223,12 @@ def _read_model(number: int, given: Any) -> argparse.Namespace:
 
 
 def _verify_adapters(model: argparse.Namespace) -> None:
-    for name, path in parse_modules(model.lora_modules or ()).items():
-        if not path.startswith(("/", "~")):
+    for name, module in parse_modules(model.lora_modules or ()).items():
+        if not module.path.startswith(("/", "~")):
             raise InvalidRequest(
                 "lora_modules",
-                f"lora_modules has {name}={path}, which is relative to no known place; give the "
-                "whole path",
+                f"lora_modules has {name!r} at {module.path!r}, which is relative to no known "
+                "place; give the whole path",
             )
 
 

@@ -13,8 +13,8 @@ from typing import Literal, get_args
 
 from octavo.scheduler.config import Allocation, PreemptionMode, SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
-from octavo.workers.adapter_files import parse_modules
 from octavo.workers.config import WorkerConfig
+from octavo.workers.lora_modules import parse_modules
 
 PlacementStrategy = Literal["STRICT_PACK", "PACK", "SPREAD"]
 """How one replica's processes lie on nodes, in Ray's words: on one, on few, on many."""
@@ -66,7 +66,7 @@ class EngineConfig:
     enforce_eager: bool = False
     cuda_graph_sizes: list[int] | None = None  # numbers of sequences, or the largest alone
     enable_lora: bool = False
-    lora_modules: list[str] | None = None  # adapters, `name=path` each
+    lora_modules: list[str] | None = None  # adapters, `name=path` or JSON each
     max_loras: int | None = None  # adapters at once, None for all
     max_lora_rank: int = 16
 

@@ -88,10 +88,11 @@ def merge(out: Path, model: Path, adapter: Path) -> Path:
 
 def greedy(model: Path, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
     """Continuations by transformers, each prompt alone, whatever ends a text."""
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    import transformers
 
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    loaded.generation_config = GenerationConfig(
+    library: Any = transformers  # which has no types
+    loaded = library.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    loaded.generation_config = library.GenerationConfig(
         max_new_tokens=new_tokens, do_sample=False, pad_token_id=0
     )
     answers = []

@@ -19,6 +19,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.lora_modules import parse_modules
 from octavo.workers.model_config import ModelConfig
 
 CONFIG_FILE = "adapter_config.json"
@@ -34,8 +35,15 @@ _TENSOR = re.compile(
 _UNSERVED = (  # keys of PEFT's file that change the arithmetic, unless they say nothing
     *("use_dora", "fan_in_fan_out", "lora_bias", "modules_to_save", "layer_replication"),
     *("trainable_token_indices", "target_parameters", "use_qalora", "alora_invocation_tokens"),
+    *("arrow_config", "use_bdlora"),
 )
-_MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq")  # ways to begin that change its weights
+_MOVES_THE_BASE = (
+    "pissa",
+    "olora",
+    "corda",
+    "loftq",
+    "lora_ga",
+)  # ways to begin that change its weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +74,14 @@ def b_of(module: str) -> str:
     return f"{_PREFIX}{module}.lora_B.weight"
 
 
-def parse_modules(given: Sequence[str]) -> dict[str, str]:
-    """Directories by the adapter's name, of what vLLM's `--lora-modules` takes: `name=path` each.
-    Raises `InvalidRequest`."""
-    found: dict[str, str] = {}
-    for item in given:
-        name, _, path = item.partition("=")
-        if not name or not path:
-            raise _wrong(f"--lora-modules takes name=path, such as sql=/adapters/sql, got {item!r}")
-        if name in found:
-            raise _wrong(f"--lora-modules has two adapters that are called {name!r}; rename one")
-        found[name] = path
-    return found
-
-
-def located(given: Sequence[str]) -> list[str]:
-    """The same with whole paths, for processes that run elsewhere. Raises `InvalidRequest`."""
-    modules = parse_modules(given)
-    return [f"{name}={Path(path).expanduser().resolve()}" for name, path in modules.items()]
-
-
 def read_adapters(
     given: Sequence[str], model: ModelConfig, max_rank: int
 ) -> tuple[AdapterFile, ...]:
     """What the adapters of `--lora-modules` add to `model`. Raises `InvalidRequest` naming the file
     and the module at fault."""
     return tuple(
-        _read(name, Path(path).expanduser(), model, max_rank)
-        for name, path in parse_modules(given).items()
+        _read(name, Path(module.path).expanduser(), model, max_rank)
+        for name, module in parse_modules(given).items()
     )
 
 
@@ -230,6 +218,8 @@ def _config(name: str, directory: Path) -> _Config:
         raise _wrong(f"adapter {name!r}: {path} cannot be understood: {error}") from None
     if min((config.rank, *config.ranks.values())) < 1:
         raise _wrong(f"adapter {name!r}: ranks in {path} must be at least 1")
+    if not all(map(math.isfinite, (config.alpha, *config.alphas.values()))):
+        raise _wrong(f"adapter {name!r}: the alphas in {path} must be finite")
     return config
 
 

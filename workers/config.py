@@ -27,8 +27,8 @@ class WorkerConfig:
     `num_threads` is per rank; None leaves torch's own choice. `quantization` makes the layers'
     weights int8 while they are loaded. `cuda_graph_sizes` are the numbers of sequences for which
     decode steps are recorded as CUDA graphs, or how far the usual ones go if it is one number;
-    `enforce_eager` records none. `lora_modules` are adapters, `name=path` each. Raises
-    `InvalidRequest` naming the flag.
+    `enforce_eager` records none. `lora_modules` are adapters, see `octavo.workers.lora_modules`.
+    Raises `InvalidRequest` naming the flag.
     """
 
     model: str

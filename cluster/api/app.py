@@ -221,7 +221,8 @@ def _model(front: Front, name: str) -> Model:
     model = Model(id=name, created=front.settings.created)
     model.max_model_len = min(lengths, default=None)
     if front.adapter_of(name):
-        model.parent = front.settings.served_model_names[0]
+        settings = front.settings
+        model.parent = settings.adapters[name] or settings.served_model_names[0]
     return model
 
 

@@ -10,6 +10,7 @@ import argparse
 import math
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -67,7 +68,8 @@ class FrontSettings:
     call from `allowed_origins`, or from everywhere where "*" is among them. Parsers say how the
     model writes calls of tools and its reasoning; `generation_config` is where sampling defaults
     come from, the file of that name beside the model, or vLLM, whose defaults are OpenAI's.
-    `adapters` are names too, each for the model with other weights beside its own."""
+    `adapters` are names too, each for the model with other weights beside its own; what they map to
+    is shown as their parent, None for the model."""
 
     model_path: str
     served_model_names: tuple[str, ...]
@@ -87,7 +89,7 @@ class FrontSettings:
     allowed_origins: tuple[str, ...] = ()
     request_timeout: float | None = None  # seconds for a request and all of its answer
     enable_log_requests: bool = False
-    adapters: tuple[str, ...] = ()
+    adapters: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises `InvalidRequest` where settings are not possible, or not together."""
@@ -119,7 +121,7 @@ class FrontSettings:
     @property
     def names(self) -> tuple[str, ...]:
         """All that requests may use."""
-        return self.served_model_names + self.adapters
+        return (*self.served_model_names, *self.adapters)
 
     @property
     def asks_for_key(self) -> bool:

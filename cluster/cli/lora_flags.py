@@ -18,7 +18,8 @@ def add_lora_flags(parser: argparse.ArgumentParser) -> None:
         "--lora-modules",
         nargs="+",
         metavar="NAME=PATH",
-        help="adapters as PEFT saves them, in safetensors; a request's `model` may be a NAME",
+        help="adapters as PEFT saves them, in safetensors; a request's `model` may be a NAME. Each "
+        'may also be JSON: {"name": ..., "path": ..., "base_model_name": ...}',
     )
     group.add_argument(
         "--max-loras",

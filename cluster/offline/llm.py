@@ -40,8 +40,9 @@ from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import Allocation, PreemptionMode
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 from octavo.scheduler.sampling import SamplingParams, mix_seed
-from octavo.workers.adapter_files import located, read_adapters
+from octavo.workers.adapter_files import read_adapters
 from octavo.workers.config import resolve_dtype, served_length
+from octavo.workers.lora_modules import located, paths
 from octavo.workers.model_config import ModelConfig
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
@@ -60,8 +61,8 @@ class LLM:
     """`model` is a directory or a hub name; None is the embedded model, SmolLM2-135M-Instruct.
 
     `seed` decides the answers to requests that bring none: the same calls in the same order give
-    the same tokens. `lora_modules` are adapters, `name=path` each. Raises `InvalidRequest`, a
-    `ValueError`, naming the setting that is wrong.
+    the same tokens. `lora_modules` are adapters, as `--lora-modules` takes them. Raises
+    `InvalidRequest`, a `ValueError`, naming the setting that is wrong.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class LLM:
         self.model_path, names = resolve_model(None if model is None else str(model), _say)
         self.tokenizer = Tokenizer.load(self.model_path)
         self._grammars = Grammars(self.tokenizer)
+        modules = located(lora_modules)
         config = EngineConfig(
             model=str(self.model_path),
             served_model_names=names,
@@ -121,18 +123,18 @@ class LLM:
             watermark_low=watermark_low,
             watermark_high=watermark_high,
             allocation=allocation,
-            revision=model_revision(self.model_path),
+            revision=model_revision(self.model_path, paths(modules)),
             num_threads=num_threads,
             enforce_eager=enforce_eager,
             cuda_graph_sizes=cuda_graph_sizes,
             enable_lora=enable_lora,
-            lora_modules=located(lora_modules),
+            lora_modules=modules,
             max_loras=max_loras,
             max_lora_rank=max_lora_rank,
         )
         checkpoint = ModelConfig.from_directory(self.model_path)
         resolve_dtype(dtype, checkpoint.dtype, config.device)
-        read_adapters(config.lora_modules or (), checkpoint, max_lora_rank)
+        read_adapters(modules, checkpoint, max_lora_rank)
         self._adapters = config.adapters
         length = served_length(checkpoint, max_model_len)
         self._seed = seed

@@ -17,8 +17,8 @@ from octavo.cluster.api.app import FrontSettings, create_app
 from octavo.cluster.client import EngineClient
 from octavo.cluster.local import LocalEngine, LocalWorkers
 from octavo.scheduler.config import PreemptionMode, SchedulerConfig
-from octavo.workers.adapter_files import parse_modules
 from octavo.workers.config import WorkerConfig
+from octavo.workers.lora_modules import parse_modules
 from octavo.workers.worker import Worker
 
 MODEL = "tiny"

@@ -20,6 +20,7 @@ from octavo.cluster.offline.llm import LLM
 from octavo.cluster.planning import plan_model
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.sampling import SamplingParams
+from octavo.workers.lora_modules import paths
 from tests.adapters import greedy, make_adapter, merge
 from tests.cluster.calls import chat, error_of
 from tests.cluster.case_server import Server
@@ -44,7 +45,7 @@ def adapters(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) ->
 def served(tiny_model: TinyModel, adapters: dict[str, Path]) -> Iterator[Server]:
     path = tiny_model()
     engine = tiny_engine(path, lora_modules=[f"{name}={at}" for name, at in adapters.items()])
-    settings = settings_for(path, adapters=tuple(adapters))
+    settings = settings_for(path, adapters={"sql": None, "chat/short": "some/base"})
     with serve_engine(engine, settings) as url, contextlib.closing(Server(url)) as server:
         yield server
 
@@ -110,9 +111,9 @@ def test_models_are_listed_with_what_they_belong_to(served: Server) -> None:
     assert [(each["id"], each.get("parent")) for each in listed] == [
         (MODEL, None),
         ("sql", MODEL),
-        ("chat/short", MODEL),
+        ("chat/short", "some/base"),
     ]
-    assert served.http.get("/v1/models/chat/short").json()["parent"] == MODEL
+    assert served.http.get("/v1/models/chat/short").json()["parent"] == "some/base"
     assert served.http.get("/").json()["models"] == list(NAMES)
 
 
@@ -141,13 +142,13 @@ def test_the_name_chooses_among_models_with_adapters(wire: tuple[Switch, str]) -
     switch, url = wire
     engines = ScriptedEngine(says("one")), ScriptedEngine(says("two"))
     fronts = [
-        Front(engine, FrontSettings("", (name,), adapters=(f"{name}-sql",)), TOKENIZER)
+        Front(engine, FrontSettings("", (name,), adapters={f"{name}-sql": None}), TOKENIZER)
         for engine, name in zip(engines, ("a", "b"), strict=True)
     ]
     switch.app = create_shared_app(fronts)
     with httpx.Client(base_url=url, timeout=20) as http:
         assert chat(http, model="b-sql").json()["choices"][0]["message"]["content"] == "two"
-    same = Front(engines[1], FrontSettings("", ("b",), adapters=("a",)), TOKENIZER)
+    same = Front(engines[1], FrontSettings("", ("b",), adapters={"a": None}), TOKENIZER)
     with pytest.raises(InvalidRequest, match="two models are called 'a'"):
         create_shared_app([fronts[0], same])
 
@@ -178,7 +179,7 @@ def test_adapters_are_refused_before_anything_is_started(
         ("sql",),
         3,
     )
-    assert whole.worker_config().lora_modules == [f"sql={adapters['sql']}"]
+    assert paths(whole.worker_config().lora_modules or ()) == {"sql": str(adapters["sql"])}
     sql = f"sql={adapters['sql']}"
     with pytest.raises(InvalidRequest, match="needs --enable-lora"):
         plan("--lora-modules", sql)

@@ -140,7 +140,11 @@ def test_several_models_each_have_their_own_settings():
         ({"block_size": 12}, "args.models[0]: block_size must be a power of two, got 12"),
         ({"lora_modules": ["sql=/a"]}, "args.models[0]: lora_modules needs enable_lora"),
         ({"enable_lora": True, "lora_modules": ["sql"]}, "takes name=path"),
-        ({"enable_lora": True, "lora_modules": ["sql=here"]}, "sql=here, which is relative to no"),
+        (
+            {"enable_lora": True, "lora_modules": ["sql=here"]},
+            "'sql' at 'here', which is relative to no",
+        ),
+        ({"enable_lora": True, "lora_modules": ["{}"]}, "takes name=path"),
         (
             {"model": "/m/sql", "enable_lora": True, "lora_modules": ["sql=/a"]},
             "an adapter that is called 'sql', as the model is",

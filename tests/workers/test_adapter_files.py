@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from octavo.scheduler.errors import InvalidRequest
-from octavo.workers.adapter_files import located, parse_modules, read_adapters
+from octavo.workers.adapter_files import read_adapters
 from octavo.workers.config import WorkerConfig
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.worker import Worker
@@ -90,6 +90,7 @@ def test_ranks_and_scales_by_module(model, tmp_path):
         ({"r": 0}, "at least 1"),
         ({"r": "gone"}, "lacks the key 'r'"),
         ({"r": "many"}, "cannot be understood"),
+        ({"lora_alpha": float("nan")}, "must be finite"),
         ({"rank_pattern": {"(": 2}}, "cannot be understood"),
         ({"r": 5}, r"lora_A of .*down_proj has the shape \[4, 128\].* imply \[5, 128\]"),
     ],
@@ -154,16 +155,3 @@ def test_files_that_are_not_there_or_broken(model, adapter, tmp_path):
 def test_a_worker_refuses_before_it_reads_weights(model, tmp_path):
     with pytest.raises(InvalidRequest, match="adapter_config.json"):
         Worker(WorkerConfig(str(model), lora_modules=[f"sql={tmp_path / 'nowhere'}"]))
-
-
-@pytest.mark.parametrize("given", ["sql", "sql=", "=/adapters/sql"])
-def test_a_module_is_a_name_and_a_path(given):
-    with pytest.raises(InvalidRequest, match="takes name=path.*got"):
-        parse_modules([given])
-
-
-def test_names_are_told_apart_and_paths_made_whole(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert located(["a=here", "b=/there/x=y"]) == [f"a={tmp_path / 'here'}", "b=/there/x=y"]
-    with pytest.raises(InvalidRequest, match="two adapters that are called 'a'"):
-        parse_modules(["a=1", "a=2"])
