@@ -298,13 +298,16 @@ class Scheduler:
         if draft.left <= 0 or not self.roster.free_rows:
             return
         rows, admitted = self.roster.rows(), 0
+        held = False  # whether an adapter waits for its turn
         for place, group in enumerate(self.roster.waiting, 1):
             if draft.left <= 0 or rows + group.rows() > self._max_rows:
                 break
             if self.roster.running and not self._admitting:
                 break  # never an idle engine: with nothing running, watermarks do not hold
-            if self._mixes_too_many(group.request.adapter):
-                break  # those behind must not keep it waiting for ever
+            if adapter := group.request.adapter:
+                held = held or self._mixes_too_many(adapter)
+                if held:
+                    continue  # those behind must not keep it waiting for ever; the model's own pass
             if self.cache.still_waits(group) or group.awaits_result():
                 continue
             seating = self.cache.find_seats(group)
@@ -321,7 +324,7 @@ class Scheduler:
     def _mixes_too_many(self, adapter: str) -> bool:
         """Whether one more request of `adapter` would make steps mix more than they may."""
         most = self.config.max_loras
-        if most is None or not adapter:
+        if most is None:
             return False
         running = {group.request.adapter for group in self.roster.running}
         return len((running | {adapter}) - {""}) > most

@@ -84,6 +84,22 @@ def test_a_request_that_waits_for_its_turn_is_not_overtaken_for_ever() -> None:
     sim.check_answers()
 
 
+def test_the_models_own_requests_do_not_wait_for_an_adapters_turn() -> None:
+    sim = Simulation(adapters=ADAPTERS, max_loras=1)
+    sim.add(request("first", [1] * 5, 40, adapter="a"))
+    sim.step()
+    sim.add(request("held", [2] * 5, 6, adapter="b"))
+    sim.add(request("behind", [3] * 5, 6, adapter="a"))
+    sim.add(request("own", [4] * 5, 6))
+    while "own" not in sim.finished:
+        sim.step()
+        assert adapters_running(sim) == {"a"}
+    assert not sim.finished.keys() & {"held", "behind"}
+    sim.run()
+    sim.check_answers()
+    sim.check_empty()
+
+
 def test_a_bound_of_none_at_all_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="max_loras must be positive, got 0"):
         SchedulerConfig(max_model_len=64, max_loras=0)
