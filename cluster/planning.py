@@ -40,8 +40,8 @@ def plan_model(
 ) -> ModelPlan:
     """`arguments` has the attributes of `octavo serve`'s flags; `device` is decided. Raises
     `InvalidRequest` or another `OctavoError` with one sentence."""
-    path, names = resolve_model(arguments.model, on_progress)
     modules = located(arguments.lora_modules or ())
+    path, names = resolve_model(arguments.model, on_progress)
     found: dict[str, Any] = {
         "model": str(path),
         "served_model_names": tuple(arguments.served_model_name or names),
