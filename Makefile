@@ -106,6 +106,7 @@ bench: install
 	$(BIN)/python benchmarks/front.py
 	$(BIN)/python benchmarks/serve_path.py
 	$(BIN)/python benchmarks/quantized.py
+	$(BIN)/python benchmarks/adapters.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/prefix.py
 	$(BIN)/python benchmarks/preemption.py

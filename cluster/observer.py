@@ -5,6 +5,7 @@ Keeps one small timeline a live request; everything else is a running total (`cl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 
 from octavo.cluster.first_tokens import FirstTokens
@@ -102,6 +103,7 @@ class Observer:
         measured.requests_resumed = counters.resumed
         measured.peak_blocks_used = counters.peak_blocks
         recent_ttft, recent_requests = self._first.lately(now)
+        adapters = scheduler.config.adapters
         return EngineStats(
             replica=replica,
             capacity=scheduler.capacity,
@@ -121,4 +123,11 @@ class Observer:
             blocks_queued=scheduler.blocks_queued,
             recent_ttft=recent_ttft,
             recent_requests=recent_requests,
+            most_adapters=min(len(adapters), scheduler.config.max_loras or len(adapters)),
+            adapters_running=_adapters_of(scheduler.roster.running) if adapters else [],
+            adapters_waiting=_adapters_of(scheduler.roster.waiting) if adapters else [],
         )
+
+
+def _adapters_of(groups: Iterable[Group]) -> list[str]:
+    return sorted({group.request.adapter for group in groups} - {""})

@@ -108,6 +108,9 @@ class EngineStats(msgspec.Struct):
     recent_ttft: float = 0.0  # seconds, see `FirstTokens.lately`
     recent_requests: int = 0  # that it speaks of
     backlog_tokens: int = 0  # to be computed of requests that wait for their first token
+    most_adapters: int = 0  # whose requests may run at once; 0 where none are served
+    adapters_running: list[str] = []
+    adapters_waiting: list[str] = []
 
     @property
     def kv_cache_usage(self) -> float:

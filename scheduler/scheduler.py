@@ -226,8 +226,7 @@ class Scheduler:
         return preempted, lacking
 
     def _continue_group(self, draft: Draft, at: int, lacking: list[Group]) -> bool:
-        """The same for the sequences of one request; False, and nothing, where another had to make
-        room, or itself had to."""
+        """The same for one request; False, and nothing, where it or another had to make room."""
         group = self.roster.running[at]
         ready = group.ready()
         needed = self.cache.blocks_needed(group, ready) if ready else None
@@ -313,11 +312,16 @@ class Scheduler:
         if draft.left <= 0 or not self.roster.free_rows:
             return
         rows, admitted = self.roster.rows(), 0
+        held = False  # whether an adapter waits for its turn
         for place, group in enumerate(self.roster.waiting, 1):
             if draft.left <= 0 or rows + group.rows() > self._max_rows:
                 break
             if self.roster.running and not self._admitting:
                 break  # never an idle engine: with nothing running, watermarks do not hold
+            if adapter := group.request.adapter:
+                held = held or self._mixes_too_many(adapter)
+                if held:
+                    continue  # those behind must not keep it waiting for ever; the model's own pass
             if self.cache.still_waits(group) or group.awaits_result():
                 continue
             seating = self.cache.find_seats(group)
@@ -330,6 +334,14 @@ class Scheduler:
             self._seat(draft, group, seating, now)
             admitted = place
         self.roster.waiting.drop_admitted(admitted)
+
+    def _mixes_too_many(self, adapter: str) -> bool:
+        """Whether one more request of `adapter` would make steps mix more than they may."""
+        most = self.config.max_loras
+        if most is None:
+            return False
+        running = {group.request.adapter for group in self.roster.running}
+        return len((running | {adapter}) - {""}) > most
 
     def _seat(self, draft: Draft, group: Group, seating: Seating, now: float) -> None:
         first = group.admitted_at is None
@@ -356,8 +368,15 @@ class Scheduler:
             sampling = sampling.replace(prompt_logprobs=None)  # they were delivered before
         if seq.index and sampling.beam_width is None:
             sampling = sampling.replace(seed=mix_seed(sampling.seed or 0, seq.index))
-        tokens, table = seq.tokens.tolist(), seq.table.tolist()
-        return Add(seq.row, tokens, seq.prompt_len, table, seq.granted, sampling)
+        return Add(
+            row=seq.row,
+            tokens=seq.tokens.tolist(),
+            prompt_len=seq.prompt_len,
+            blocks=seq.table.tolist(),
+            computed=seq.granted,
+            sampling=sampling,
+            adapter=seq.group.request.adapter,
+        )
 
     # Taking a result in
 

@@ -27,7 +27,8 @@ class WorkerConfig:
     `num_threads` is per rank; None leaves torch's own choice. `quantization` makes the layers'
     weights int8 while they are loaded. `cuda_graph_sizes` are the numbers of sequences for which
     decode steps are recorded as CUDA graphs, or how far the usual ones go if it is one number;
-    `enforce_eager` records none. Raises `InvalidRequest` naming the flag.
+    `enforce_eager` records none. `lora_modules` are adapters, see `octavo.workers.lora_modules`.
+    Raises `InvalidRequest` naming the flag.
     """
 
     model: str
@@ -49,6 +50,8 @@ class WorkerConfig:
     quantization: str | None = None
     enforce_eager: bool = False
     cuda_graph_sizes: list[int] | None = None
+    lora_modules: list[str] | None = None
+    max_lora_rank: int = 16
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)

@@ -6,6 +6,7 @@ gives the same figures whichever process answers it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
@@ -137,6 +138,7 @@ class _Snapshots(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield self._cache_config()
+        yield from self._adapters()
         for name, (field, text) in _COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=_LABELS)
             for model, each in self._named:
@@ -208,6 +210,23 @@ class _Snapshots(Collector):
             )
             gauge.add_metric([model, each.replica, *map(str, shape)], 1)
         return gauge
+
+    def _adapters(self) -> Iterator[Metric]:
+        """vLLM's: names in labels, and the value is the time, by which the latest can be told."""
+        serving = [(model, each) for model, each in self._named if each.most_adapters]
+        if not serving:
+            return
+        more = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
+        gauge = GaugeMetricFamily(
+            "vllm:lora_requests_info",
+            "Adapters whose requests run and wait; the value is when.",
+            labels=(*_LABELS, *more),
+        )
+        now = time.time()
+        for model, each in serving:
+            running, waiting = ",".join(each.adapters_running), ",".join(each.adapters_waiting)
+            gauge.add_metric([model, each.replica, str(each.most_adapters), running, waiting], now)
+        yield gauge
 
 
 def _cumulative(histogram: Histogram) -> Iterable[tuple[str, float]]:

@@ -10,6 +10,7 @@ from typing import TypeAlias, get_args
 
 from octavo.cluster.cli.access_flags import add_access
 from octavo.cluster.cli.chat_flags import add_chat_flags
+from octavo.cluster.cli.lora_flags import add_lora_flags
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import PlacementStrategy
 from octavo.scheduler.config import Allocation, PreemptionMode
@@ -78,7 +79,8 @@ def _parser() -> argparse.ArgumentParser:
         help="a directory in Hugging Face's layout, or a name on the hub "
         "(default: the embedded SmolLM2-135M-Instruct)",
     )
-    for add_group in (_front, add_access, _model, add_chat_flags, _cache, _schedule, _machines):
+    model = (_model, add_chat_flags, add_lora_flags)
+    for add_group in (_front, add_access, *model, _cache, _schedule, _machines):
         add_group(serve)
     _deploy(commands)
     _status(commands)

@@ -50,7 +50,7 @@ def expected(request: Request, index: int = 0) -> list[int]:
     seed = None if sampling.greedy else mix_seed(sampling.seed, index)
     answer: list[int] = []
     while len(answer) < sampling.max_tokens:
-        answer.append(next_token(tokens + answer, VOCAB, seed))
+        answer.append(next_token(tokens + answer, VOCAB, seed, request.adapter))
         if answer[-1] in sampling.stop_token_ids:
             break
     return answer

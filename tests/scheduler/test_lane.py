@@ -14,8 +14,8 @@ from tests.scheduler.simulation import request
 BLOCK = 4
 
 
-def scheduler(**options: int) -> Scheduler:
-    config = SchedulerConfig(max_model_len=64, block_size=BLOCK, max_num_seqs=4, **options)
+def scheduler() -> Scheduler:
+    config = SchedulerConfig(max_model_len=64, block_size=BLOCK, max_num_seqs=4)
     return Scheduler(config, Capacity(40, BLOCK))
 
 
