@@ -29,7 +29,7 @@ from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.planning import engine_settings
 from octavo.scheduler.errors import InvalidRequest
-from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, QUANTIZATIONS
+from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, MODEL_IMPLS, QUANTIZATIONS
 from octavo.workers.lora_modules import parents, parse_modules
 
 INGRESS = "Ingress"  # the deployment that is no model
@@ -46,6 +46,7 @@ _NOT_OF_A_REPLICA = (
 _SPECIAL: dict[str, tuple[Any, Any]] = {
     "dtype": (Literal[DTYPES], "auto"),
     "kv_cache_dtype": (Literal[CACHE_DTYPES], "auto"),
+    "model_impl": (Literal[MODEL_IMPLS], "auto"),
     "device": (Literal[DEVICES], "auto"),
     "quantization": (Literal[QUANTIZATIONS] | None, None),
     "kv_cache_memory_bytes": (int | str | None, None),

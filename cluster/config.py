@@ -43,6 +43,7 @@ class EngineConfig:
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
+    model_impl: str = "auto"
     device: str = "cpu"
     tensor_parallel_size: int = 1
     num_replicas: int = 1
@@ -192,6 +193,7 @@ class EngineConfig:
             swap_space=self.swap_space,
             num_threads=self.threads,
             quantization=self.quantization,
+            model_impl=self.model_impl,
             enforce_eager=self.enforce_eager,
             cuda_graph_sizes=self.cuda_graph_sizes,
             lora_modules=self.lora_modules,

@@ -22,7 +22,7 @@ from octavo.workers.adapter_files import read_adapters
 from octavo.workers.config import resolve_dtype, served_length
 from octavo.workers.degree import check_degree
 from octavo.workers.lora_modules import located, paths
-from octavo.workers.model_config import ModelConfig
+from octavo.workers.read_model import read_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def plan_model(
         "lora_modules": modules,
     }
     config = EngineConfig(**{**engine_settings(arguments), **found})
-    model = ModelConfig.from_directory(path)
+    model = read_model(path, config.model_impl)
     resolve_dtype(config.dtype, model.dtype, device)
     check_degree(model, config.tensor_parallel_size)
     read_adapters(modules, model, config.max_lora_rank)

@@ -31,16 +31,16 @@ from octavo.workers.graph_maker import GraphMaker
 from octavo.workers.graphs import DecodeGraphs
 from octavo.workers.host import host_blocks, host_bytes
 from octavo.workers.latest import Latest
-from octavo.workers.loader import Checkpoint, torch_dtype
+from octavo.workers.loader import torch_dtype
 from octavo.workers.masks import Masks
-from octavo.workers.model_config import ModelConfig
 from octavo.workers.models.adapters import Adapters, Segment, load_adapters
-from octavo.workers.models.llama import Llama
-from octavo.workers.models.weights import load_weights
+from octavo.workers.models.model import Model
+from octavo.workers.models.opening import Opening
 from octavo.workers.narrow import cache_dtype
 from octavo.workers.parallel import ALONE, Group, Shard
 from octavo.workers.place import place, tiers_on
 from octavo.workers.progress import Progress
+from octavo.workers.read_model import read_model
 from octavo.workers.sampler import Named, Sampled, Sampler, describe_prompt
 from octavo.workers.tiers import Tiers, written_blocks
 from octavo.workers.upload import Mark, Past, mark, upload
@@ -65,7 +65,7 @@ class Worker:
         self.config = config
         self.group = group
         self.progress = Progress()
-        self.model_config = ModelConfig.from_directory(config.model)
+        self.model_config = read_model(config.model, config.model_impl)
         self.max_model_len = served_length(self.model_config, config.max_model_len)
         self.device, self.kernels = place(config.device, config.kernels)
         self.dtype = torch_dtype(
@@ -88,7 +88,7 @@ class Worker:
         self._graphs: DecodeGraphs | None = None
         self._masks = self._make_masks() if group.rank == 0 else None
         self._sampler = Sampler(self.kernels, self._masks)
-        self._model: Llama | None = None
+        self._model: Model | None = None
         self._host_bytes = 0
         self._cache: Tensor | None = None
         self._tiers: Tiers | None = None
@@ -98,15 +98,22 @@ class Worker:
     def load(self) -> None:
         """Reads this rank's share of the weights, and sees how much memory is left beside them.
         Raises `InvalidRequest` where the swap space is more."""
-        model, shard, files = self.model_config, self.shard, self._adapter_files
-        kind = self.dtype, self.device, self.kernels
-        quantization = self.config.quantization
-        with Checkpoint(self.config.model) as checkpoint, self._explained("the weights"):
-            weights = load_weights(
-                model, shard, checkpoint, *kind, quantization, fuse_gate=not files
+        with self._explained("the weights"):
+            self._model = Opening(
+                config=self.config,
+                model=self.model_config,
+                shard=self.shard,
+                layout=self.layout,
+                dtype=self.dtype,
+                device=self.device,
+                kernels=self.kernels,
+                group=self.group,
+                max_model_len=self.max_model_len,
+            ).open()
+            self._adapters = load_adapters(
+                *(self._adapter_files, self.model_config, self.shard),
+                *(self.dtype, self.device, self.kernels),
             )
-            self._adapters = load_adapters(files, model, shard, *kind)
-        self._model = Llama(model, shard, weights, self.kernels, self.group, self.max_model_len)
         self._host_bytes = host_bytes(
             self.config.swap_space, self.device.type, available_memory(), self.group.size
         )

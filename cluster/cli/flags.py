@@ -14,7 +14,7 @@ from octavo.cluster.cli.lora_flags import add_lora_flags
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import PlacementStrategy
 from octavo.scheduler.config import Allocation, PreemptionMode
-from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, QUANTIZATIONS
+from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, MODEL_IMPLS, QUANTIZATIONS
 
 SERVE_EPILOG = """\
 examples:
@@ -173,6 +173,14 @@ def _model(parser: argparse.ArgumentParser) -> None:
         help="make the layers' weights int8, or on a GPU fp8, while loading: half the memory of "
         "bfloat16 and quicker steps of few sequences, for answers that differ a little (default: "
         "as in the checkpoint)",
+    )
+    group.add_argument(
+        "--model-impl",
+        choices=MODEL_IMPLS,
+        default="auto",
+        help="whose definition of the model computes: octavo's own, which is faster, or "
+        "transformers', which has most decoders; auto takes the own one where there is one "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--max-model-len",

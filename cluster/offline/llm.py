@@ -43,7 +43,7 @@ from octavo.scheduler.sampling import SamplingParams, mix_seed
 from octavo.workers.adapter_files import read_adapters
 from octavo.workers.config import resolve_dtype, served_length
 from octavo.workers.lora_modules import located, paths
-from octavo.workers.model_config import ModelConfig
+from octavo.workers.read_model import read_model
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, or vLLM's `{"prompt": text}` and `{"prompt_token_ids": ids}`."""
@@ -73,6 +73,7 @@ class LLM:
         dtype: str = "auto",
         kv_cache_dtype: str = "auto",
         quantization: str | None = None,
+        model_impl: str = "auto",
         device: str = "auto",
         max_model_len: int | None = None,
         block_size: int = 16,
@@ -107,6 +108,7 @@ class LLM:
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
             quantization=quantization,
+            model_impl=model_impl,
             device=resolve_device(device),
             tensor_parallel_size=tensor_parallel_size,
             max_model_len=max_model_len,
@@ -132,7 +134,7 @@ class LLM:
             max_loras=max_loras,
             max_lora_rank=max_lora_rank,
         )
-        checkpoint = ModelConfig.from_directory(self.model_path)
+        checkpoint = read_model(self.model_path, model_impl)
         resolve_dtype(dtype, checkpoint.dtype, config.device)
         read_adapters(modules, checkpoint, max_lora_rank)
         self._adapters = config.adapters

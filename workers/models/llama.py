@@ -25,6 +25,8 @@ TAPED_TOKENS = 128  # passes of at most so many are recorded and played: Python 
 class Llama:
     """One rank's share. `max_model_len` bounds the positions that will be seen."""
 
+    recordable = True
+
     def __init__(
         self,
         model: ModelConfig,
@@ -41,6 +43,8 @@ class Llama:
         self.group = group
         self.cos_sin = rotary_table(model, max_model_len).to(weights.norm.device)
         self.scale = model.head_dim**-0.5
+        window = model.sliding_window
+        self.window = window if window is not None and window < max_model_len else None
         self._widths = Widths(
             hidden=model.hidden_size,
             heads=len(shard.heads),
@@ -163,7 +167,7 @@ class Llama:
             kernels.rms_norm(query, layer.query_norm, eps, query)
             kernels.rms_norm(key, layer.key_norm, eps, key)
         kernels.rotary_write_kv(query, key, value, self.cos_sin, buffers.positions, cache, batch)
-        kernels.attention(query, cache, batch, self.scale, buffers.attended)
+        kernels.attention(query, cache, batch, self.scale, buffers.attended, self.window)
         self._project(buffers.attended_flat, layer.output, buffers.delta)
         for segment in segments:
             update = segment.layers[index].output
