@@ -47,7 +47,7 @@ def read_model(path: str | Path, model_impl: str = "auto") -> ModelConfig:
 def _of_transformers(directory: Path) -> ModelConfig:
     raw = read_config(directory)
     refuse_quantized(directory, raw)
-    config = _transformers_config(directory)
+    config = transformers_config(directory)
     architecture = _architecture(directory, raw, config)
     refuse_arithmetic(f"{directory} is a {architecture}, which", config)
     try:
@@ -76,11 +76,12 @@ def _of_transformers(directory: Path) -> ModelConfig:
             dtype=dtype_of(directory, raw),
             by_transformers=True,
         )
-    except (AttributeError, TypeError) as error:
+    except Exception as error:  # configs have properties, which raise what they will
+        reason = str(error).split("\n")[0].split(". ")[0]
         raise InvalidRequest(
             "model",
             f"{directory} is a {architecture}, whose layers are not all alike, or which does not "
-            f"say how large they are ({error}); this is not supported",
+            f"say how large they are ({reason}); this is not supported",
         ) from None
 
 
@@ -123,8 +124,8 @@ def _rope_types(parameters: Any) -> Iterator[str]:
         yield from _rope_types(inner)
 
 
-def _transformers_config(directory: Path) -> Any:
-    """Code that lies beside a checkpoint is never run."""
+def transformers_config(directory: str | Path) -> Any:
+    """Code that lies beside a checkpoint is never run. Raises `InvalidRequest`."""
     from transformers import AutoConfig
 
     try:

@@ -73,8 +73,9 @@ inline vf weigh(const vf (&scores)[VECTORS], float scale, float top, Pair* to, v
 #endif
 
 // Turns one row's scores of a tile into weights, as factors, which may lie in the same place; of
-// the first `seen` keys only the last `window` count. `scale`, above 0, is for scores of pairs, whose queries cannot carry
-// it without being rounded again. The weights' sum is kept by lanes until the end.
+// the first `seen` keys only the last `window` count. `scale`, above 0, is for scores of pairs,
+// whose queries cannot carry it without being rounded again. The weights' sum is kept by lanes
+// until the end.
 //
 // Pairs are multiplied so fast that corrections show, so there the maximum is only raised once it
 // is well passed. Weights up to 2^8 are as exact as those up to 1.

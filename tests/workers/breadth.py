@@ -24,36 +24,50 @@ _YARN = {
     "original_max_position_embeddings": 32,
 }
 
+_HEADS_OF_16 = _GROUPED | {"head_dim": 16}
+_WINDOWED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+_OLD = {"n_embd": 64, "n_layer": 2, "n_head": 8}
+_ROUTED = _HEADS_OF_16 | {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1,
+}
+
 SERVED: dict[str, dict[str, Any]] = {
     "llama": _GROUPED | {"rope_parameters": _YARN},
-    "mistral": _GROUPED | {"sliding_window": WINDOW, "head_dim": 16},
+    "mistral": _HEADS_OF_16 | {"sliding_window": WINDOW},
     "qwen2": _GROUPED
-    | {
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "max_window_layers": 1,
-    },
-    "qwen3": _GROUPED | {"head_dim": 16},
+    | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    "qwen3": _HEADS_OF_16,
     "qwen3_moe": _EXPERTS | {"num_experts": 4, "head_dim": 16},
-    "mixtral": _EXPERTS | {"num_local_experts": 4},
-    "gemma": _GROUPED | {"head_dim": 16},
-    "gemma3_text": _GROUPED
-    | {
-        "head_dim": 16,
-        "query_pre_attn_scalar": 16,
-        "sliding_window": WINDOW,
-        "layer_types": ["sliding_attention", "full_attention"],
-    },
+    "gemma": _HEADS_OF_16,
+    "gemma3_text": _HEADS_OF_16 | _WINDOWED | {"query_pre_attn_scalar": 16},
     "phi": _GROUPED,
-    "phi3": _GROUPED | {"pad_token_id": 0},
     "opt": {key: size for key, size in _SIZES.items() if key != "intermediate_size"}
     | {"ffn_dim": 96, "word_embed_proj_dim": 64, "init_std": 0.2},
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 8},
+    "gpt2": _OLD,
     "gpt_neox": _SIZES,
     "granite": _GROUPED | {"attention_multiplier": 0.2, "logits_scaling": 3.0},
-    "olmo2": _GROUPED,
-    "starcoder2": _GROUPED,
-    "cohere": _GROUPED,
+}
+
+MORE: dict[str, dict[str, Any]] = {  # tried by hand
+    **dict.fromkeys(("apertus", "arcee", "bitnet", "cohere", "nanochat", "nemotron"), _GROUPED),
+    **dict.fromkeys(("olmo", "olmo2", "smollm3", "stablelm", "starcoder2"), _GROUPED),
+    **dict.fromkeys(("afmoe", "ernie4_5", "glm", "glm4", "hunyuan_v1_dense"), _HEADS_OF_16),
+    **dict.fromkeys(("ministral3", "phi3", "seed_oss"), _HEADS_OF_16),
+    **dict.fromkeys(("cohere2", "olmo3"), _GROUPED | _WINDOWED),
+    **dict.fromkeys(("biogpt", "persimmon"), _SIZES),
+    **dict.fromkeys(("codegen", "gptj"), _OLD | {"rotary_dim": 8}),
+    **dict.fromkeys(("granitemoe", "mixtral", "phimoe"), _EXPERTS | {"num_local_experts": 4}),
+    "dots1": _ROUTED | {"n_shared_experts": 1, "n_group": 1, "topk_group": 1},
+    "exaone4": _HEADS_OF_16 | {"sliding_window": WINDOW, "sliding_window_pattern": 2},
+    "glm4_moe": _ROUTED,
+    "gpt_bigcode": _OLD,
+    "hunyuan_v1_moe": _HEADS_OF_16 | {"num_experts": 4, "moe_topk": 2},
+    "ministral": _HEADS_OF_16 | {"sliding_window": WINDOW},
+    "olmoe": _GROUPED | {"num_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import WorkerConfig
@@ -56,15 +57,19 @@ def verify_greedy(directory, answers):
         assert (at.max(dim=1).values - chosen).max() < TIE
 
 
-@pytest.mark.parametrize("model_type", SERVED)
-def test_greedy_tokens_are_those_of_transformers(tmp_path, model_type):
-    directory = make(tmp_path, model_type, SERVED[model_type])
+def verify_served(folder, model_type, sizes):
+    directory = make(folder, model_type, sizes)
     worker = open_worker(directory)
     assert isinstance(worker._model, Generic)
     answers = generate(worker, chunk=9)
     assert len(set(map(tuple, answers))) == len(answers)
     verify_greedy(directory, answers)
     assert generate(worker, chunk=1000) == answers
+
+
+@pytest.mark.parametrize("model_type", SERVED)
+def test_greedy_tokens_are_those_of_transformers(tmp_path, model_type):
+    verify_served(tmp_path, model_type, SERVED[model_type])
 
 
 def test_auto_takes_the_own_definition_where_there_is_one(tmp_path):
@@ -135,6 +140,20 @@ def test_a_model_that_computes_something_else_is_refused(tmp_path, monkeypatch):
     directory = make(tmp_path, "phi", SERVED["phi"])
     with pytest.raises(InvalidRequest, match=r"something else over a paged cache .* by \d"):
         open_worker(directory, kernels="reference")
+
+
+def test_tensors_that_are_missing_or_not_explained_are_refused(tmp_path):
+    directory = make(tmp_path, "gpt_neox", SERVED["gpt_neox"])
+    file = directory / "model.safetensors"
+    weights = load_file(file)
+    save_file(weights | {"gpt_neox.more": torch.zeros(1)}, file, metadata={"format": "pt"})
+    with pytest.raises(InvalidRequest, match=r"does not explain: gpt_neox\.more"):
+        open_worker(directory)
+    del weights["gpt_neox.final_layer_norm.bias"]
+    buffer = {"gpt_neox.layers.0.attention.rotary_emb.inv_freq": torch.zeros(1)}
+    save_file(weights | buffer, file, metadata={"format": "pt"})
+    with pytest.raises(InvalidRequest, match=r"lacks gpt_neox\.final_layer_norm\.bias, which"):
+        open_worker(directory)
 
 
 def test_what_only_the_own_definition_can_is_refused(tmp_path):

@@ -93,6 +93,10 @@ def test_sizes_are_read_by_transformers(read):
             },
             "layers of the kind linear_attention",
         ),
+        (
+            GEMMA3 | {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text"},
+            "not all alike",
+        ),
         (PHI | {"auto_map": {"AutoConfig": "mine.Config"}, "model_type": "mine"}, "config.json"),
     ],
 )

@@ -8,6 +8,9 @@ itself, against transformers' own attention.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from octavo.workers.models.paged_attention import PagedAttention
 
 LONG, SHORT = 72, 7  # tokens of the prompts that are tried
 WIDEST = 600  # tokens to which the longer one is stretched, so that a window shows
+LAST = LONG // 2  # of its tokens, whose logits are compared: all would take much memory
 # How far logits may be off, relative to them, at most places: rounding alone may choose other
 # experts for a token. At the last one, which is computed alone, they may be further off.
 EXACT, ROUNDED, GROSS = 1e-3, 0.1, 0.5
@@ -35,12 +39,10 @@ def try_without_weights(config: Any, attention: PagedAttention, num_layers: int)
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"), torch.inference_mode():
-        try:
+        with _explained(attention, "cannot be given another attention"):
             whole = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, attn_implementation=attention.name
             )
-        except Exception as error:
-            raise attention.refusal(f"cannot be given another attention ({error})") from error
         try:
             whole.eval()(input_ids=torch.zeros(1, SHORT, dtype=torch.int64), use_cache=False)
         except InvalidRequest:
@@ -67,40 +69,65 @@ def prompts(vocab_size: int, max_model_len: int, window: int | None) -> tuple[Te
     return long, short
 
 
-def expected_logits(whole: Any, attention: PagedAttention, tokens: Tensor) -> Tensor:
-    """`[tokens, vocabulary]` by transformers' own attention."""
-    whole.set_attn_implementation("eager")
-    logits: Tensor = whole(input_ids=tokens[None], use_cache=False).logits[0]
-    whole.set_attn_implementation(attention.name)
-    return logits
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """By transformers' own attention: last hidden states of the end of the long prompt, `[LAST,
+    hidden]`, and logits of the short one, `[SHORT, vocabulary]`."""
+
+    hidden: Tensor
+    logits: Tensor
+
+
+def expected(whole: Any, attention: PagedAttention, long: Tensor, short: Tensor) -> Expected:
+    """Of a model that is still whole. Raises `InvalidRequest` where it does not run."""
+    with _explained(attention, "fails by itself"):
+        whole.set_attn_implementation("eager")
+        out = whole.base_model(input_ids=long[None], use_cache=False)
+        logits = whole(input_ids=short[None], use_cache=False).logits[0]
+        whole.set_attn_implementation(attention.name)
+        return Expected(out.last_hidden_state[0, -LAST:], logits)
 
 
 def verify(
-    model: Generic,
-    layout: Layout,
-    tried: tuple[Tensor, Tensor],
-    expected: tuple[Tensor, Tensor],
+    model: Generic, layout: Layout, tried: tuple[Tensor, Tensor], expected: Expected
 ) -> None:
     """Raises `InvalidRequest` where the model's logits of the prompts are others than expected."""
+    with _explained(model.attention, "fails over a paged cache"):
+        long, short = _compute(model, layout, *tried)
+    # The short one's are made by the model while it was whole, so that they tell of logits, too.
+    _compare(model, layout, model.logits(short), expected.logits)
+    found = model.logits(long[-LAST:]).clone()
+    _compare(model, layout, found, model.logits(expected.hidden))
+
+
+@contextmanager
+def _explained(attention: PagedAttention, what: str) -> Iterator[None]:
+    """Whatever a model raises is a reason to refuse it, but want of memory is not its own."""
     try:
-        computed = _compute(model, layout, *tried)
-    except InvalidRequest:
+        yield
+    except (InvalidRequest, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise model.attention.refusal(f"fails over a paged cache ({error})") from error
-    for found, wanted in zip(computed, expected, strict=True):
-        wanted = wanted[:, : found.shape[1]].float()
-        error = (found.float() - wanted).norm(dim=1) / wanted.norm(dim=1).clamp_min(1e-6)
-        mostly = float(error[-(LONG // 2) :].quantile(0.75))
-        bound = EXACT if layout.dtype is torch.float32 else ROUNDED
-        if not (mostly <= bound and float(error[-1]) <= GROSS):
-            raise model.attention.refusal(
-                f"computes something else over a paged cache (logits differ by {mostly:.1%})"
-            )
+        reason = " ".join(str(error).split("\n")[0].split())
+        if not reason or isinstance(error, KeyError):  # which says a key and no more
+            reason = type(error).__name__
+        raise attention.refusal(f"{what} ({reason})") from error
+
+
+def _compare(model: Generic, layout: Layout, found: Tensor, wanted: Tensor) -> None:
+    wanted = wanted[:, : found.shape[1]].float()
+    off = (found.float() - wanted).norm(dim=1) / wanted.norm(dim=1).clamp_min(1e-6)
+    mostly, last = float(off.quantile(0.75)), float(off[-1])
+    bound = EXACT if layout.dtype is torch.float32 else ROUNDED
+    if not (mostly <= bound and last <= GROSS):
+        raise model.attention.refusal(
+            f"computes something else over a paged cache (logits differ by {mostly:.1%})"
+        )
 
 
 def _compute(model: Generic, layout: Layout, long: Tensor, short: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of both prompts. The short one comes whole, beside a chunk of the long one."""
+    """Last hidden states of both prompts. The short one comes whole, beside a chunk of the long
+    one."""
     size = layout.block_size
     batcher = Batcher(size, long.device)
     used = -(-len(long) // size), -(-len(short) // size)
@@ -112,7 +139,7 @@ def _compute(model: Generic, layout: Layout, long: Tensor, short: Tensor) -> tup
     }
     end = len(long) - 1
     cut = end * 2 // 5
-    hidden: list[Tensor] = []
+    passed: list[Tensor] = []
     for work in (
         [Work(0, 0, cut, False)],
         [Work(1, 0, len(short), False), Work(0, cut, end - cut, False)],
@@ -123,6 +150,6 @@ def _compute(model: Generic, layout: Layout, long: Tensor, short: Tensor) -> tup
             model.kernels.begin_step(step.batch)
             made = model.forward(step.ids, step.positions, cache, step.batch, lambda: None)
             verify_calls(model.attention, layout.num_layers)
-            hidden.append(made.clone())
-    first, second, third = torch.cat(hidden).split((cut, len(short), end + 1 - cut))
-    return model.logits(torch.cat((first, third))), model.logits(second)
+            passed.append(made.clone())
+    hidden = torch.cat(passed)
+    return torch.cat((hidden[:cut], hidden[cut + len(short) :])), hidden[cut : cut + len(short)]
