@@ -102,7 +102,7 @@ def _convert(gguf: Any, reader: Any, out: Path) -> None:
         f"{ours}_token_id": _value(reader, f"tokenizer.ggml.{theirs}_token_id")
         for ours, theirs in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
     }
-    tokens = _value(reader, "tokenizer.ggml.tokens")
+    tokens = [token.replace(" ", BLANK) for token in _value(reader, "tokenizer.ggml.tokens")]
     _write(out / "config.json", _config(reader) | ends | {"vocab_size": len(tokens)})
     _write(out / "generation_config.json", ends)
     _tokenizer(reader, tokens).save(str(out / "tokenizer.json"))
@@ -159,11 +159,10 @@ def _size(reader: Any, key: str) -> int:
 
 
 def _tokenizer(reader: Any, tokens: list[str]) -> Tokenizer:
-    """Byte pairs that are merged in the order of their scores, as SentencePiece does it."""
-    scores = _value(reader, "tokenizer.ggml.scores")
+    """Pairs that are merged in the order of what they make: a token's number is its rank."""
     vocabulary = {token: index for index, token in enumerate(tokens)}
     merges = [
-        (-scores[index], vocabulary[token[:cut]], vocabulary[token[cut:]])
+        (index, vocabulary[token[:cut]], vocabulary[token[cut:]])
         for index, token in enumerate(tokens)
         for cut in range(1, len(token))
         if token[:cut] in vocabulary and token[cut:] in vocabulary
@@ -185,7 +184,7 @@ def _tokenizer(reader: Any, tokens: list[str]) -> Tokenizer:
         [
             AddedToken(token, special=kind == CONTROL, normalized=False)
             for token, kind in zip(tokens, kinds, strict=True)
-            if kind in (CONTROL, USER_DEFINED)
+            if kind in (CONTROL, USER_DEFINED) and BLANK not in token  # as no text has it
         ]
     )
     return tokenizer
