@@ -78,7 +78,12 @@ def read_adapters(
     given: Sequence[str], model: ModelConfig, max_rank: int
 ) -> tuple[AdapterFile, ...]:
     """What the adapters of `--lora-modules` add to `model`. Raises `InvalidRequest` naming the file
-    and the module at fault."""
+    and the module at fault, or the model where it can have none."""
+    if given and model.by_transformers:
+        raise _wrong(
+            f"{model.path} is a {model.architecture}, which is computed by transformers and can "
+            "have no adapters; leave out --lora-modules"
+        )
     return tuple(
         _read(name, Path(module.path).expanduser(), model, max_rank)
         for name, module in parse_modules(given).items()

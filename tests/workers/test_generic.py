@@ -160,5 +160,7 @@ def test_what_only_the_own_definition_can_is_refused(tmp_path):
     directory = make(tmp_path, "phi", SERVED["phi"])
     with pytest.raises(InvalidRequest, match="leave out --quantization"):
         open_worker(directory, quantization="int8")
+    with pytest.raises(InvalidRequest, match="a PhiForCausalLM.*leave out --lora-modules"):
+        Worker(WorkerConfig(str(directory), device="cpu", lora_modules=["one=/adapters/one"]))
     with pytest.raises(InvalidRequest, match="supported are LlamaForCausalLM"):
         open_worker(directory, model_impl="octavo")

@@ -6,7 +6,7 @@ one behind another in a batch of one, with the positions that each token has in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from octavo.kernels.base import Batch, Kernels
 from octavo.workers.model_config import ModelConfig
+from octavo.workers.models.adapters import Segment
 from octavo.workers.models.paged_attention import PagedAttention, Pass
 
 
@@ -73,8 +74,10 @@ class Generic:
         cache: Tensor,
         batch: Batch,
         tick: Callable[[], None],
+        segments: Sequence[Segment] = (),
     ) -> Tensor:
         """See `Model`. `tick` is called after each layer's attention."""
+        assert not segments, "adapters are refused at the start"
         with self._passing(Pass(cache, batch, tick)):
             out = self._decoder(
                 input_ids=ids[None].long(), position_ids=positions[None].long(), use_cache=False

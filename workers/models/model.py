@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
 from octavo.kernels.base import Batch, Kernels
+from octavo.workers.models.adapters import Segment
 
 
 class Model(Protocol):
@@ -23,10 +24,11 @@ class Model(Protocol):
         cache: Tensor,
         batch: Batch,
         tick: Callable[[], None],
+        segments: Sequence[Segment] = (),
     ) -> Tensor:
         """Last hidden states `[tokens, hidden]`, normed, of int32 `[tokens]` ids and positions;
         valid until the next pass. Writes keys and values into `cache`, the worker's whole tensor,
-        and calls `tick` now and then."""
+        and calls `tick` now and then. `segments` have adapters."""
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """`[rows, vocabulary]` of `[rows, hidden]` on rank 0, None on the others. Valid until the
