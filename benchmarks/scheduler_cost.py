@@ -9,8 +9,12 @@ Wall time is what counts; the processor's time beside it tells whether other pro
 way, and the time that the garbage collector took in the slowest hundredth of the steps whether it
 is what made them slow. The probe is a list of 100,000 squares.
 
-With `--cold` the processor's caches are emptied before each of the two calls, so that rows cost the
-same whether or not all of them would fit: what then grows with their number is the work.
+All sizes are there at once and take turns of `TURN` steps, of which the first few are not counted:
+a machine that slows down slows all of them.
+
+With `--cold` the processor's caches are emptied before each of the two calls, as a model's step in
+between empties them, so that rows cost the same whether or not all of them would fit: what then
+grows with their number is the work.
 
     python benchmarks/scheduler_cost.py
 """
@@ -21,6 +25,7 @@ import argparse
 import gc
 import random
 import statistics
+import sys
 import time
 import tracemalloc
 from dataclasses import dataclass, field
@@ -44,6 +49,7 @@ SIZES = (  # sequences, blocks of the pool with 16 tokens each
 )
 WARM_UP = 600  # steps; longer than any answer, so that ends and arrivals are spread evenly
 VOCAB = range(50_000)
+TURN, SETTLE = 25, 5
 FLOOD_BYTES = 256 * 2**20
 
 
@@ -122,59 +128,78 @@ class Flood:
         self._water[:] = bytes(len(self._water))
 
 
-def measure(running: int, blocks: int, steps: int, collector: Collector, flood: Flood) -> Costs:
-    config = SchedulerConfig(
-        max_model_len=2048,
-        max_num_seqs=running,
-        max_num_batched_tokens=8 * running,
-        max_num_queued_reqs=running,
-    )
-    scheduler = Scheduler(config, Capacity(blocks, config.block_size))
-    fill(scheduler.cache.pool)
-    if collector.calm:
-        gc.freeze()
-    load, source, costs = Load(scheduler, running), random.Random(1), Costs()
-    for step in range(-WARM_UP, steps):
-        load.refill()
-        if step >= 0:
-            flood.pour()
+class Engine:
+    """A scheduler that always has `running` sequences, and the `costs` of its steps so far."""
+
+    def __init__(self, running: int, blocks: int, flood: Flood) -> None:
+        config = SchedulerConfig(
+            max_model_len=2048,
+            max_num_seqs=running,
+            max_num_batched_tokens=8 * running,
+            max_num_queued_reqs=running,
+        )
+        self.running, self.blocks = running, blocks
+        self.costs = Costs()
+        self._scheduler = Scheduler(config, Capacity(blocks, config.block_size))
+        self._load, self._source = Load(self._scheduler, running), random.Random(1)
+        self._flood = flood
+        fill(self._scheduler.cache.pool)
+
+    def step(self, collector: Collector, count: bool) -> None:
+        self._load.refill()
+        if count:
+            self._flood.pour()
         collecting = collector.seconds
         wall, processor = time.perf_counter(), time.thread_time()
-        plan = scheduler.schedule(0.0)
+        plan = self._scheduler.schedule(0.0)
         wall, processor = time.perf_counter() - wall, time.thread_time() - processor
         collecting = collector.seconds - collecting
         assert plan is not None
         coding = time.perf_counter()
         decode_plan(encode(plan))
         coding = time.perf_counter() - coding
-        result = answer(plan, source)
-        if step >= 0:
-            flood.pour()
+        result = answer(plan, self._source)
+        if count:
+            self._flood.pour()
         collecting = collector.seconds - collecting
         wall, processor = time.perf_counter() - wall, time.thread_time() - processor
-        scheduler.update(result, 0.0)
+        self._scheduler.update(result, 0.0)
         wall, processor = time.perf_counter() - wall, time.thread_time() - processor
         collecting = collector.seconds - collecting
-        scheduler.take_ended()
-        if step >= 0:
+        self._scheduler.take_ended()
+        if count:
+            costs = self.costs
             costs.wall.append(wall * 1e3)
             costs.processor.append(processor * 1e3)
             costs.collecting.append(collecting * 1e3)
             costs.coding.append(coding * 1e3)
             costs.rows.append(len(plan.work))
+
+
+def measure(engines: list[Engine], steps: int, collector: Collector) -> None:
+    for engine in engines:
+        for _ in range(WARM_UP):
+            engine.step(collector, count=False)
+        print(f"{engine.running:,} sequences run", file=sys.stderr, flush=True)
+    if collector.calm:
+        gc.collect()
+        gc.freeze()
+    for _ in range(-(-steps // (TURN - SETTLE))):
+        for engine in engines:
+            for step in range(TURN):
+                engine.step(collector, count=step >= SETTLE)
     gc.unfreeze()
-    return costs
 
 
-def show(running: int, blocks: int, costs: Costs) -> str:
+def show(engine: Engine) -> str:
+    costs = engine.costs
     median = statistics.median(costs.wall)
     slow = min(statistics.quantiles(costs.wall, n=100)[98], max(costs.wall))  # of few, a guess
     both = zip(costs.collecting, costs.wall, strict=True)
     collected = [collecting for collecting, wall in both if wall >= slow]
-    probe = seconds(lambda: [number * number for number in range(100_000)], 15)
     return row(
-        f"{running:,}",
-        f"{blocks:,}",
+        f"{engine.running:,}",
+        f"{engine.blocks:,}",
         f"{statistics.mean(costs.rows):,.0f}",
         f"{median:.2f}",
         f"{1e3 * median / statistics.mean(costs.rows):.2f}",
@@ -182,7 +207,6 @@ def show(running: int, blocks: int, costs: Costs) -> str:
         f"{statistics.median(collected):.2f}",
         f"{statistics.median(costs.processor):.2f}",
         f"{statistics.median(costs.coding):.2f}",
-        f"{probe * 1e3:.2f}",
     )
 
 
@@ -211,13 +235,19 @@ def main() -> None:
     args = parser.parse_args()
     collector, flood = Collector(args.calm), Flood(args.cold)
     names = "sequences", "blocks", "rows a step", "schedule + update, median ms", "µs a row"
-    more = "p99 ms", "of it collector", "processor, median ms", "coding, median ms", "probe ms"
+    more = "p99 ms", "of it collector", "processor, median ms", "coding, median ms"
     print(row(*names, *more))
-    print(row(*["---"] * 10))
-    for running, blocks in SIZES:
-        if args.running is None or running in args.running:
-            costs = measure(running, blocks, args.steps, collector, flood)
-            print(show(running, blocks, costs), flush=True)
+    print(row(*["---"] * 9))
+    engines = [
+        Engine(running, blocks, flood)
+        for running, blocks in SIZES
+        if args.running is None or running in args.running
+    ]
+    measure(engines, args.steps, collector)
+    for engine in engines:
+        print(show(engine))
+    probe = seconds(lambda: [number * number for number in range(100_000)], 15)
+    print(f"\nThe probe took {probe * 1e3:.2f} ms.")
     print()
     print(row("blocks", "bytes a block, new", "all with content", "ms to make"))
     print(row(*["---"] * 4))
