@@ -123,5 +123,5 @@ bench-peers: install
 	cd benchmarks && ../$(BIN)/python -m peers $(ARGS)
 
 clean:
-	rm -rf build dist octavo.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist octavo.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache tests/cluster/node/node_modules
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -136,7 +136,7 @@ class ChatCall:
 
 
 async def chat_call(
-    front: Front, body: ChatRequest, tenant: str, kind: str = "chatcmpl"
+    front: Front, body: ChatRequest, tenant: str, kind: str = "chatcmpl-"
 ) -> ChatCall:
     """`kind` begins the answer's id. Raises `InvalidRequest`, `UnknownModel`, or `EngineDead` while
     no replica is up."""

@@ -145,7 +145,7 @@ async def completion_call(front: Front, body: CompletionRequest, tenant: str) ->
     window = await front.window()
     prompts = await completion_prompts(body, front.tokenizer, limits, window.tokens)
     job = plan_job(
-        new_id("cmpl"),
+        new_id("cmpl-"),
         prompts,
         sampling,
         window,

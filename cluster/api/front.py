@@ -92,7 +92,7 @@ class Front:
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{uuid4().hex}"
+    return prefix + uuid4().hex
 
 
 def now() -> int:

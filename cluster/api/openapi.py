@@ -26,8 +26,8 @@ from octavo.cluster.api.answers import (
     VersionAnswer,
 )
 from octavo.cluster.api.completions import MAX_LOGPROBS
+from octavo.cluster.api.openapi_bodies import complete_bodies
 from octavo.cluster.api.protocol import (
-    UNSERVED,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -35,7 +35,6 @@ from octavo.cluster.api.protocol import (
 )
 from octavo.cluster.api.responses_answers import ResponseAnswer, ResponseEvent
 from octavo.cluster.api.responses_protocol import ResponsesRequest
-from octavo.scheduler.sampling import BOUNDS
 
 _BODIES: dict[str, type] = {
     "/v1/completions": CompletionRequest,
@@ -64,7 +63,6 @@ _STREAMED: dict[str, type] = {
     "/v1/responses": ResponseEvent,
 }
 _KEYED = ("/v1/", "/tokenize", "/detokenize")  # what a client's key is asked for
-_BOUNDS = {**BOUNDS, "top_logprobs": BOUNDS["logprobs"], "min_tokens": (0, None)}
 _REFERENCE = "#/components/schemas/{name}"
 
 
@@ -93,9 +91,8 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
             content: dict[str, Any] = {}
             if path in _ANSWERS:
                 content["application/json"] = {"schema": of[_ANSWERS[path]]}
-            if path in _STREAMED:  # OpenAPI 3.1 knows no events; each has this in its data
-                event = {"schema": {"type": "string"}, "x-event-schema": of[_STREAMED[path]]}
-                content["text/event-stream"] = event
+            if path in _STREAMED:
+                content["text/event-stream"] = _events(of[_STREAMED[path]], of[ErrorAnswer])
             if path == "/metrics":
                 content["text/plain"] = {"schema": {"type": "string"}}
             if content:
@@ -114,11 +111,7 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
                 operation["security"] = [{"adminKey": []}]
             elif asks_for_key and path.startswith(_KEYED):
                 operation["security"] = [{"apiKey": []}]
-    completion, chat = components["CompletionRequest"], components["ChatRequest"]
-    _narrow(completion, _BOUNDS | {"logprobs": (0, MAX_LOGPROBS)})
-    _narrow(chat, _BOUNDS)
-    completion["required"] = ["prompt"]
-    chat["properties"]["messages"]["minItems"] = 1
+    complete_bodies(components, MAX_LOGPROBS)
     bearer = {"type": "http", "scheme": "bearer"}
     description["paths"] = paths
     description["components"] = {
@@ -128,15 +121,12 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
     return description
 
 
-def _narrow(schema: dict[str, Any], bounds: dict[str, tuple[float, float | None]]) -> None:
-    """Writes into the schema of a body what its numbers may be, and the fields that are not served,
-    which may only say that they are not wanted."""
-    for name, field in schema["properties"].items():
-        if name in UNSERVED:
-            field["enum"] = [None, *UNSERVED[name]]
-        for kind in field.get("anyOf", ()):
-            if name in bounds and kind.get("type") in ("integer", "number"):
-                low, high = bounds[name]
-                kind["minimum"] = low
-                if high is not None:
-                    kind["maximum"] = high
+def _events(chunk: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
+    """What each event of a stream has in its data, said as OpenAPI 3.2 says it: 3.1 has no words
+    for it, but leaves room."""
+    data = [
+        {"contentMediaType": "application/json", "contentSchema": {"anyOf": [chunk, error]}},
+        {"const": "[DONE]"},
+    ]
+    fields = {"event": {"type": "string"}, "data": {"type": "string", "anyOf": data}}
+    return {"itemSchema": {"type": "object", "properties": fields, "required": ["data"]}}

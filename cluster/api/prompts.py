@@ -18,7 +18,7 @@ from octavo.cluster.text.reasoning import END, opens_reasoning
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.errors import InvalidRequest, NeverFits
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _LONG = 8192  # characters; about a millisecond of tokenizing
 
 
@@ -133,10 +133,10 @@ async def chat_prompt(
 
 
 def _message(message: Message, where: str) -> dict[str, Any]:
-    if message.role not in _ROLES:
+    if message.role not in ROLES:
         raise InvalidRequest(
             f"{where}.role",
-            f"{where}.role must be one of {', '.join(_ROLES)}, got {message.role!r}",
+            f"{where}.role must be one of {', '.join(ROLES)}, got {message.role!r}",
         )
     for name in ("function_call", "audio"):
         if getattr(message, name) not in (None, []):

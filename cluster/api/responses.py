@@ -137,7 +137,7 @@ async def responses_call(front: Front, body: ResponsesRequest, tenant: str) -> R
     """Raises `InvalidRequest`, `UnknownModel`, or `EngineDead` while no replica is up."""
     chat = as_chat(body)
     try:
-        return ResponsesCall(await chat_call(front, chat, tenant, "resp"), body)
+        return ResponsesCall(await chat_call(front, chat, tenant, "resp_"), body)
     except InvalidRequest as error:
         raise in_our_words(error) from error
 

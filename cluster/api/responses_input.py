@@ -41,8 +41,8 @@ _RENAMED = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
-_ROLES = ("system", "developer", "user", "assistant")
-_TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+ROLES = ("system", "developer", "user", "assistant")
+TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
 def as_chat(body: ResponsesRequest) -> ChatRequest:
@@ -109,10 +109,10 @@ def _message(item: InputItem, where: str) -> Message:
         case "message":
             if item.role is None or item.content is None:
                 raise InvalidRequest(where, f"{where} must have a role and content")
-            if item.role not in _ROLES:
+            if item.role not in ROLES:
                 raise InvalidRequest(
                     f"{where}.role",
-                    f"{where}.role must be one of {', '.join(_ROLES)}, got {item.role!r}",
+                    f"{where}.role must be one of {', '.join(ROLES)}, got {item.role!r}",
                 )
             return Message(role=item.role, content=_content(item.content, where))
         case "function_call":
@@ -138,7 +138,7 @@ def _content(content: str | list[InputPart], where: str) -> str | list[ContentPa
         return content
     parts = []
     for number, part in enumerate(content):
-        text = part.text if part.type in _TEXTS else part.refusal
+        text = part.text if part.type in TEXTS else part.refusal
         if text is None:
             raise InvalidRequest(
                 where, f"{where}: part {number} must be a text, got type {part.type!r}"

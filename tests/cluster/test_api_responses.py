@@ -74,7 +74,7 @@ def test_the_openai_client_gets_a_text(connected: Connect) -> None:
             metadata={"a": "b"},
         )
     assert answer.output_text == "Eight leaves." and answer.status == "completed"
-    assert answer.id.startswith("resp-") and answer.object == "response"
+    assert answer.id.startswith("resp_") and answer.object == "response"
     assert (answer.temperature, answer.metadata, answer.instructions) == (
         0.5,
         {"a": "b"},
@@ -94,8 +94,11 @@ def test_the_openai_client_calls_a_tool_and_tells_the_result(connected: Connect)
         items: list[Any] = [{"role": "user", "content": "Rain?"}]
         answer = client.responses.create(model=MODEL, input=items, tools=TOOLS)
         assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
+        begins = [(item.id or "").partition("_")[0] for item in answer.output]  # as OpenAI's do
+        assert begins == ["rs", "msg", "fc"]
         call = answer.output[-1]
         assert call.type == "function_call" and call.name == "get_weather"
+        assert call.call_id.startswith("call_")
         assert json.loads(call.arguments) == json.loads(PARIS)
         items += answer.output
         items.append({"type": "function_call_output", "call_id": call.call_id, "output": "It does"})

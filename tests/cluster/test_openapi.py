@@ -74,9 +74,11 @@ def test_every_answer_fits(http: httpx.Client, described: dict[str, Any]) -> Non
                 events = http.post(where, json={**body, "stream": True, "prompt_logprobs": None})
                 lines = [line for line in events.text.splitlines() if line.startswith("data: {")]
                 assert lines
+                events_of = content["text/event-stream"]["itemSchema"]["properties"]["data"]
                 for line in lines:
                     event = json.loads(line.removeprefix("data: "))
-                    fits(described, content["text/event-stream"]["x-event-schema"], event)
+                    chunk, _ = events_of["anyOf"][0]["contentSchema"]["anyOf"]
+                    fits(described, chunk, event)
 
 
 def _body(described: dict[str, Any], path: str) -> dict[str, Any]:
