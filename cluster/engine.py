@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from octavo.cluster.journal.recorder import Driven, Recorder
 from octavo.cluster.observer import Observer
 from octavo.cluster.pace import Pace
 from octavo.cluster.stats import EngineStats
@@ -62,7 +63,8 @@ class _Flight:
 
 class Engine:
     """`emit` gets all events of a step in one call, `begin` the ids of requests that the workers
-    are about to see for the first time. `clock` is monotonic, in seconds."""
+    are about to see for the first time. `clock` is monotonic, in seconds. A `journal` stands before
+    the scheduler; who opened it closes it."""
 
     def __init__(
         self,
@@ -73,8 +75,11 @@ class Engine:
         clock: Clock,
         depth: int = 2,
         begin: Begin = lambda _: None,
+        journal: Recorder | None = None,
     ) -> None:
         self.scheduler = scheduler
+        self._journal = journal
+        self._driven: Driven = scheduler if journal is None else journal
         self._workers = workers
         self._emit = emit
         self._begin = begin
@@ -102,7 +107,7 @@ class Engine:
         if self._fault is not None:
             raise EngineDead(self._fault)
         now = self._clock()
-        self.scheduler.add(request, now)
+        self._driven.add(request, now)
         if not request.resumed:  # its first token came from another engine
             self._observer.arrived(request.id, now)
         self._wake.set()
@@ -110,7 +115,7 @@ class Engine:
     def abort(self, request_id: str, index: int | None = None) -> bool:
         """Frees at once what a request holds, or what its sample `index` does. False if that is
         not live."""
-        found = self.scheduler.abort(request_id, index)
+        found = self._driven.abort(request_id, index)
         self._observer.take_ended(self._clock())
         return found
 
@@ -136,12 +141,14 @@ class Engine:
         result in. Waits for a request where there is nothing at all to do."""
         self._send_plans(1)
         if not self._flights:
+            self._settle(idle=True)
             self._wake.clear()
             await self._wake.wait()
             self._last_step = self._clock()
             return
+        self._settle()
         await self._hold()
-        if not self.scheduler.awaits_result:
+        if not self._driven.awaits_result:
             self._send_plans(self._depth)
         flight = self._flights.popleft()
         try:
@@ -149,19 +156,19 @@ class Engine:
         except OutOfStep as gap:
             logger.warning("a worker missed a plan (%s); sending it every row again", gap)
             self._cancel_flights()
-            self._send(self.scheduler.resync())
+            self._send(self._driven.resync())
             return
         now = self._last_step = self._clock()
         result = decode_result(raw)
         self._pace.observe(flight.tokens, result.compute_seconds)
-        events = self.scheduler.update(result, now)
+        events = self._driven.update(result, now)
         self._observer.record(events, now)
         if events:
             self._emit(events)
 
     def reset_prefix_cache(self) -> None:
         """No later request finds what was computed before."""
-        self.scheduler.reset_prefix_cache()
+        self._driven.reset_prefix_cache()
 
     def debug_blocks(self) -> bytes:
         """What lies in which block, as JSON: `octavo.scheduler.introspection.BlocksView`."""
@@ -174,13 +181,18 @@ class Engine:
     def _send_plans(self, limit: int) -> None:
         """Until so many are in flight, or nothing is left that does not wait for a result."""
         while len(self._flights) < limit:
-            plan = self.scheduler.schedule(self._clock())
+            plan = self._driven.schedule(self._clock())
             self._log_preemptions()
             if plan is None:
                 return
             if begun := self.scheduler.take_begun():
                 self._begin(begun)
             self._send(plan)
+
+    def _settle(self, *, idle: bool = False) -> None:
+        """While the workers compute, nobody waits for what the journal makes of its notes."""
+        if self._journal is not None:
+            self._journal.settle(self._clock(), idle=idle)
 
     def _log_preemptions(self) -> None:
         for decision in self.scheduler.take_decisions():
@@ -216,6 +228,7 @@ class Engine:
         self._cancel_flights()
         lost = self.scheduler.live_requests
         for request_id in lost:
-            self.scheduler.abort(request_id)
+            self._driven.abort(request_id)
+        self._settle(idle=True)
         if lost:
             self._emit([TokenEvent(name, [], Finish.ABORT, error=reason) for name in lost])

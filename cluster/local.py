@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from octavo.cluster.engine import Engine, Workers
+from octavo.cluster.journal.recorder import JournalSettings, Recorder, open_journal
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import Capacity, SchedulerConfig
@@ -110,11 +111,19 @@ class LocalClient:
 class LocalEngine:
     """Owns workers, engine and step loop: `async with LocalEngine(...) as client`.
 
-    `configure` gets the capacity that the workers found and gives the scheduler's settings.
+    `configure` gets the capacity that the workers found and gives the scheduler's settings. What it
+    does is recorded where there is a `journal`.
     """
 
-    def __init__(self, workers: Workers, configure: Callable[[Capacity], SchedulerConfig]) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        configure: Callable[[Capacity], SchedulerConfig],
+        journal: JournalSettings | None = None,
+    ) -> None:
         self._workers = workers
+        self._journal = journal
+        self._recorder: Recorder | None = None
         self._configure = configure
         self._loop: asyncio.Task[None] | None = None
 
@@ -122,11 +131,18 @@ class LocalEngine:
         try:
             capacity = await self._workers.start()
             scheduler = Scheduler(self._configure(capacity), capacity)
+            self._recorder = open_journal(self._journal, scheduler, time.monotonic())
         except BaseException:
             await self._workers.stop()
             raise
         streams = Streams()
-        engine = Engine(scheduler, self._workers, streams.deliver, clock=time.monotonic)
+        engine = Engine(
+            scheduler,
+            self._workers,
+            streams.deliver,
+            clock=time.monotonic,
+            journal=self._recorder,
+        )
         self._loop = asyncio.create_task(engine.run(), name="octavo-step-loop")
         return LocalClient(engine, streams)
 
@@ -136,4 +152,6 @@ class LocalEngine:
         # A fault was logged and given to every request when it happened.
         with contextlib.suppress(asyncio.CancelledError, EngineDead):
             await self._loop
+        if self._recorder is not None:
+            self._recorder.close(time.monotonic())
         await self._workers.stop()

@@ -86,9 +86,8 @@ class KvCache:
         each in a long queue in each step: no more than a glance."""
         return group.sequences[0].waits_for in self.claims
 
-    def fits(self, group: Group, seating: Seating, whole: bool, reserve: int) -> bool:
-        """Whether the group's known tokens, or all that it may `whole` become, can be had with
-        `reserve` blocks left."""
+    def blocks_to_seat(self, group: Group, seating: Seating, whole: bool) -> int:
+        """Free blocks that the group's known tokens take, or all that it may `whole` become."""
         more = 0
         for seq in group.sequences:
             held = self.blocks_for(len(seq.tokens))
@@ -99,7 +98,7 @@ class KvCache:
             start = group.prompt_len // self.block_size
             limit = group.sequences[0].limit if whole else group.prompt_len + 1
             more += (group.rows() - 1) * (self.blocks_for(limit) - start)
-        return self.pool.free - seating.device_blocks - more >= reserve
+        return seating.device_blocks + more
 
     def seat(self, group: Group, seating: Seating) -> None:
         """Gives a group the blocks of all its known tokens at once: nobody waits half loaded while

@@ -27,6 +27,7 @@ class Decision:
     recompute_seconds: float
     swap_seconds: float
     outcome: Outcome  # no host room: swapping was cheaper, or asked for, and could not be done
+    whom: str = ""  # the request that needed the blocks
 
 
 class Preemption:
@@ -52,27 +53,26 @@ class Preemption:
         of the lowest priority behind it that gives a block back, and itself where none does. Those
         that were preempted often are spared while there are others."""
         running = self._roster.running
-        spared = None
+        own, spared = running[at], None
         for place in range(len(running) - 1, at, -1):
             group = running[place]
             if self._cache.gives_back(group):
                 if group.preemptions < SPARED_AFTER:
-                    return self._preempt(group)
+                    return self._preempt(group, own.id)
                 spared = spared or group
-        own = running[at]
-        self._preempt(own if spared is None or own.preemptions < SPARED_AFTER else spared)
+        self._preempt(own if spared is None or own.preemptions < SPARED_AFTER else spared, own.id)
 
-    def _preempt(self, group: Group) -> None:
+    def _preempt(self, group: Group, whom: str = "") -> None:
         """What a request published stays findable in any case, for as long as nobody needs the
         room."""
-        outcome = self._save(group)
+        outcome = self._save(group, whom)
         self._counters.preemptions += 1
         self._counters.preemptions_swap += outcome == "swap"
         self._counters.swap_fallbacks += outcome == "no host room"
         group.preemptions += 1
         self._roster.restart(group)
 
-    def _save(self, group: Group) -> Outcome:
+    def _save(self, group: Group, whom: str) -> Outcome:
         tier, rates = self._cache.tier, self._rates
         lacking, total = tier.unsaved_blocks(group)
         recompute = rates.recompute(lacking * self._cache.block_size)
@@ -83,5 +83,5 @@ class Preemption:
         wanted = self._mode == "swap" or (self._mode == "auto" and cheaper)
         if wanted and tier.can_save(group):
             outcome = "swap" if tier.save(group) else "no host room"
-        self.decisions.append(Decision(group.id, recompute, swap, outcome))
+        self.decisions.append(Decision(group.id, recompute, swap, outcome, whom))
         return outcome

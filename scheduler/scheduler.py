@@ -28,6 +28,7 @@ from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.roster import Roster
 from octavo.scheduler.sampling import mix_seed
 from octavo.scheduler.sequence import Sequence
+from octavo.scheduler.verdicts import Cause, Judge
 
 WHOLE_AFTER = 2  # preemptions, after which a request comes back only with room for all of it
 HASTE = 4  # times as many blocks are written behind while few are free
@@ -48,6 +49,7 @@ class Scheduler:
             config.preemption_mode, self.cache, self.roster, self.rates, self.counters
         )
         self._outcomes = Outcomes(self.roster, self.cache, self.counters)
+        self.judge: Judge | None = None  # whoever asks why requests are left out
         self._max_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
         growing = config.allocation == "paged"  # what is reserved whole needs no room to grow
         self._low = int(capacity.usable_blocks * config.watermark_low) * growing
@@ -152,12 +154,16 @@ class Scheduler:
         """The next plan, or None while there is nothing to compute that does not wait for a
         result in flight. Decodes come first, then prompts, then resumptions and admissions."""
         self.cache.host.settle()
-        draft = Draft(self.config.max_num_batched_tokens)
+        draft, judge = Draft(self.config.max_num_batched_tokens), self.judge
+        if judge is not None:
+            judge.begin()
         preempted, lacking = self._continue_decodes(draft)
         for group in lacking:
             self._continue_prefill(draft, group)
         if not preempted and self.roster.waiting:
             self._admit(draft, now)
+        if judge is not None:
+            judge.end(draft, self.roster, preempted)
         if not draft.work and not draft.add:
             return None
         self.counters.peak_blocks = max(self.counters.peak_blocks, self.cache.pool.used)
@@ -257,9 +263,13 @@ class Scheduler:
         """Known tokens for sequences that lack `least` or more, whose blocks are there already."""
         for seq in group.sequences.copy():  # it grows where samples are forked
             if draft.left <= 0:
+                if self.judge is not None:
+                    self.judge.hold(group, Cause.PROMPT, seq.remaining(), draft.budget)
                 return
             remaining = seq.remaining()
             if remaining < least or seq.is_held():
+                if self.judge is not None and remaining > 0:
+                    self.judge.hold(group, Cause.SIBLING)
                 continue
             if len(group.sequences) > 1 and group.beams is not None:
                 remaining -= 1  # beams compute their last tokens together
@@ -309,26 +319,44 @@ class Scheduler:
             self._admitting = False
         elif free >= self._high:
             self._admitting = True
+        waiting, running, judge = self.roster.waiting, self.roster.running, self.judge
         if draft.left <= 0 or not self.roster.free_rows:
+            if judge is not None:
+                judge.full(waiting, draft, self.roster.rows(), self._max_rows)
             return
         rows, admitted = self.roster.rows(), 0
         held = False  # whether an adapter waits for its turn
-        for place, group in enumerate(self.roster.waiting, 1):
+        for place, group in enumerate(waiting, 1):
             if draft.left <= 0 or rows + group.rows() > self._max_rows:
+                if judge is not None:
+                    judge.full(waiting, draft, rows, self._max_rows)
                 break
-            if self.roster.running and not self._admitting:
+            if running and not self._admitting:
+                if judge is not None:
+                    judge.stop(waiting, group, Cause.WATERMARK, self._high, self.cache.pool.free)
                 break  # never an idle engine: with nothing running, watermarks do not hold
             if adapter := group.request.adapter:
                 held = held or self._mixes_too_many(adapter)
                 if held:
+                    if judge is not None:
+                        judge.hold(group, Cause.ADAPTERS, there=self.config.max_loras or 0)
                     continue  # those behind must not keep it waiting for ever; the model's own pass
             if self.cache.still_waits(group) or group.awaits_result():
+                if judge is not None:
+                    judge.hold(group, Cause.RESULT if group.awaits_result() else Cause.SHARED)
                 continue
             seating = self.cache.find_seats(group)
             if seating is None:
+                if judge is not None:
+                    judge.hold(group, Cause.SHARED)
                 continue  # another is computing its next block; those behind need not wait
             whole = group.preemptions >= WHOLE_AFTER  # only with all it may become, so that it ends
-            if not self.cache.fits(group, seating, whole, self._low if self.roster.running else 0):
+            needed = self.cache.blocks_to_seat(group, seating, whole)
+            free, reserve = self.cache.pool.free, self._low if running else 0
+            if free - needed < reserve:
+                if judge is not None:
+                    cause = Cause.WHOLE if whole else Cause.BLOCKS
+                    judge.stop(waiting, group, cause, needed, free, reserve)
                 break
             rows += group.rows()
             self._seat(draft, group, seating, now)
