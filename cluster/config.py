@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
+from octavo.cluster.journal.settings import JOURNAL_BYTES, LEAST_BYTES, JournalSettings
 from octavo.scheduler.config import Allocation, PreemptionMode, SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import WorkerConfig
@@ -70,6 +72,8 @@ class EngineConfig:
     lora_modules: list[str] | None = None  # adapters, `name=path` or JSON each
     max_loras: int | None = None  # adapters at once, None for all
     max_lora_rank: int = 16
+    journal: str | None = None  # a file's whole path; of a replica with a name, followed by that
+    journal_max_bytes: int = JOURNAL_BYTES
 
     def __post_init__(self) -> None:
         if not self.served_model_names or not all(self.served_model_names):
@@ -87,6 +91,12 @@ class EngineConfig:
         ):
             if (value := getattr(self, name)) is not None:
                 _at_least(name, value, low)
+        _at_least("journal_max_bytes", self.journal_max_bytes, LEAST_BYTES)
+        if self.journal is not None and not os.path.isabs(self.journal):
+            raise InvalidRequest(
+                "journal",
+                f"--journal {self.journal!r} is relative to no known place; give the whole path",
+            )
         for size in self.cuda_graph_sizes or ():
             _at_least("cuda_graph_sizes", size, 1)
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
@@ -174,6 +184,13 @@ class EngineConfig:
             adapters=self.adapters,
             max_loras=self.max_loras,
         )
+
+    def journal_settings(self, replica: str = "") -> JournalSettings | None:
+        """Where the engine of the replica of this name records, or the only one; None: nowhere."""
+        if self.journal is None:
+            return None
+        path = f"{self.journal}.{replica}" if replica else self.journal
+        return JournalSettings(Path(path), self.journal_max_bytes, replica)
 
     def worker_config(self) -> WorkerConfig:
         """Every rank's part."""

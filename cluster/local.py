@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from octavo.cluster.engine import Engine, Workers
-from octavo.cluster.journal.recorder import JournalSettings, Recorder, open_journal
+from octavo.cluster.journal.recorder import Recorder, open_journal
+from octavo.cluster.journal.settings import JournalSettings
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import Capacity, SchedulerConfig

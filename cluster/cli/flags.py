@@ -10,6 +10,7 @@ from typing import TypeAlias, get_args
 
 from octavo.cluster.cli.access_flags import add_access
 from octavo.cluster.cli.chat_flags import add_chat_flags
+from octavo.cluster.cli.journal_flags import add_journal_commands, add_journal_flags
 from octavo.cluster.cli.lora_flags import add_lora_flags
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import PlacementStrategy
@@ -82,8 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     model = (_model, add_chat_flags, add_lora_flags)
     for add_group in (_front, add_access, *model, _cache, _schedule, _machines):
         add_group(serve)
+    add_journal_flags(serve, _size)
     _deploy(commands)
     _status(commands)
+    add_journal_commands(commands)
     return parser
 
 

@@ -32,7 +32,7 @@ async def serve_locally(deployment: Deployment, console: Console, stop: asyncio.
 
     console.say("loading the model")
     workers = LocalWorkers(lambda: Worker(config.worker_config()))
-    async with LocalEngine(workers, configure) as client:
+    async with LocalEngine(workers, configure, config.journal_settings()) as client:
         settings = deployment.settings
         if settings.enable_log_requests:
             log_requests(console.say)

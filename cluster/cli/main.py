@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 
-from octavo.cluster.cli import flags
+from octavo.cluster.cli import flags, journal_flags
 from octavo.cluster.cli.console import Console
 from octavo.cluster.cli.deploy import deploy, status
 from octavo.cluster.cli.plan_deployment import Deployment, plan_deployment
@@ -18,7 +18,7 @@ from octavo.cluster.distributed.ray_cluster import RayCluster
 from octavo.scheduler.errors import InvalidRequest, OctavoError
 
 OK, INTERNAL, USAGE, INTERRUPTED = 0, 1, 2, 130
-POSITIONAL = ("model", "config")
+POSITIONAL = ("model", "config", "journal")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return OK
             case "status":
                 return OK if status(arguments) else INTERNAL
+            case "replay":
+                return OK if journal_flags.replay(arguments) else INTERNAL
+            case "why":
+                journal_flags.why(arguments)
+                return OK
             case _:
                 return serve(arguments, console)
     except InvalidRequest as error:

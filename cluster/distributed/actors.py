@@ -25,6 +25,7 @@ from octavo.cluster.distributed.ray_workers import RayWorkers
 from octavo.cluster.distributed.replies import Replies
 from octavo.cluster.distributed.wire import decode_request, encode_error
 from octavo.cluster.engine import Engine
+from octavo.cluster.journal.recorder import Recorder, open_journal
 from octavo.cluster.routing.route import Route, tokens_of
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.digest import Publisher
@@ -74,6 +75,7 @@ class SchedulerActor:
         self._engine: Engine | None = None
         self._replies: Replies | None = None
         self._publisher: Publisher | None = None
+        self._journal: Recorder | None = None
         self._routed: Counter[str] = Counter()
         self._hits_expected = 0
         self._tasks: list[asyncio.Task[Any]] = []
@@ -96,9 +98,20 @@ class SchedulerActor:
             return encode_error(error)
         self._notices.say(show_capacity(capacity, self._spec.max_model_len))
         scheduler = Scheduler(config.scheduler_config(self._spec.max_model_len), capacity)
+        try:
+            settings = config.journal_settings(self._replica)
+            self._journal = open_journal(settings, scheduler, time.monotonic())
+        except OctavoError as error:
+            logger.error("replica %s cannot start: %s", self._replica, error)
+            return encode_error(error)
         replies = Replies(self._replica, self._abort, time.monotonic)
         self._engine = Engine(
-            scheduler, self._workers, replies.emit, clock=time.monotonic, begin=replies.begin
+            scheduler,
+            self._workers,
+            replies.emit,
+            clock=time.monotonic,
+            begin=replies.begin,
+            journal=self._journal,
         )
         self._replies = replies
         if scheduler.config.enable_prefix_caching:
@@ -176,6 +189,8 @@ class SchedulerActor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._journal is not None:
+            self._journal.close(time.monotonic())
         if self._workers is not None:
             await self._workers.stop()
 

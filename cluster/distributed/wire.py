@@ -85,7 +85,8 @@ def encode_error(error: OctavoError) -> bytes:
     """An error of the tree in `octavo.scheduler.errors`."""
     match error:
         case InvalidRequest():
-            refusal = Refusal(type(error).__name__, error.message, param=error.param)
+            kind = NeverFits if isinstance(error, NeverFits) else InvalidRequest
+            refusal = Refusal(kind.__name__, error.message, param=error.param)
         case QueueFull():
             refusal = Refusal("QueueFull", error.message, retry_after=error.retry_after)
         case EngineDead():

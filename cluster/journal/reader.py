@@ -65,10 +65,18 @@ class Segment:
 def segments(path: Path) -> Iterator[Segment]:
     """The file and the one before, where there is one, oldest first. Raises `JournalError`."""
     if not path.exists():
-        raise JournalError(f"there is no journal {path}; octavo serve --journal {path} writes one")
+        raise JournalError(f"there is no journal {path}{_instead(path)}")
     for each in (previous(path), path):
         if each.exists():
             yield _segment(each)
+
+
+def _instead(path: Path) -> str:
+    others = sorted(path.parent.glob(f"{path.name}.*"))
+    replicas = [str(other) for other in others if other.suffix != ".1"]
+    if replicas:
+        return f", but there is one a replica: {', '.join(replicas)}"
+    return f"; octavo serve --journal {path} writes one"
 
 
 def _segment(path: Path) -> Segment:

@@ -31,6 +31,7 @@ from octavo.cluster.journal.records import (
     outline,
     results_essence,
 )
+from octavo.cluster.journal.settings import JournalSettings
 from octavo.cluster.journal.state import freeze
 from octavo.cluster.journal.writer import Writer
 from octavo.scheduler.plan import StepPlan, StepResult
@@ -39,7 +40,6 @@ from octavo.scheduler.scheduler import Scheduler
 
 CHUNK_STEPS = 64
 CHUNK_SECONDS = 1.0
-JOURNAL_BYTES = 256 * 2**20
 
 
 class Driven(Protocol):
@@ -168,15 +168,6 @@ class Recorder:
             now,
             state,
         )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class JournalSettings:
-    """Where one engine records, and about how much. `replica` is its name, where it has one."""
-
-    path: Path
-    most_bytes: int = JOURNAL_BYTES
-    replica: str = ""
 
 
 def open_journal(

@@ -1,5 +1,5 @@
 """One server of two replicas of two ranks each for three modules, since starting it is what takes
-long: `test_routing`, `test_serve` and `test_serve_failover`, whose last test stops it."""
+long: `test_routing`, `test_serve` and `test_serve_failover`, whose last tests stop it."""
 
 from __future__ import annotations
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 
 import httpx
 import openai
 import pytest
 
+from octavo.cluster.cli.main import main
 from tests.cluster.test_server import write_pair
 from tests.e2e.server import Server, wait_for
 
@@ -44,11 +46,13 @@ def test_ctrl_c_while_starting_leaves_nothing(start):
     assert "Traceback" not in server.log and server.log.rstrip().endswith("stopped")
 
 
-def test_one_process_without_ray(start, tmp_path):
+def test_one_process_without_ray(start, tmp_path, capsys):
     keys, pair = tmp_path / "keys", write_pair(tmp_path, "octavo")
     keys.write_text("k")
     access = ["--api-key-file", str(keys), "--ssl-certfile", pair.certfile]
     access += ["--ssl-keyfile", pair.keyfile, "--enable-log-requests"]
+    journal = str(tmp_path / "journal")
+    access += ["--journal", journal]
     server = start("--executor", "local", "--kv-cache-memory-bytes", "16MiB", *access)
     server.wait_until_ready()
     url = f"https://localhost:{server.port}"
@@ -59,6 +63,14 @@ def test_one_process_without_ray(start, tmp_path):
         with openai.OpenAI(base_url=f"{url}/v1", api_key="k", http_client=http) as client:
             answer = client.completions.create(model=client.models.list().data[0].id, prompt="fold")
     assert answer.usage.completion_tokens > 0
+    capsys.readouterr()
+    assert main(["why", answer.id, journal]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"request {answer.id}") and "it ended at its full length" in told
     assert "'fold'; " in server.log and f"https://127.0.0.1:{server.port}/v1" in server.log
     assert server.interrupt() == 0
     assert "Traceback" not in server.log and server.log.rstrip().endswith("stopped")
+    assert main(["replay", journal]) == 0
+    assert re.fullmatch(
+        rf"{journal}: \d+ plans for 1 requests, all equal\n", capsys.readouterr().out
+    )

@@ -7,7 +7,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from octavo.cluster.journal.recorder import JournalSettings, Recorder
+from octavo.cluster.journal.recorder import Recorder
+from octavo.cluster.journal.settings import JournalSettings
 from octavo.scheduler.config import SchedulerConfig
 from octavo.scheduler.plan import StepPlan, decode_plan, decode_result, encode
 from octavo.scheduler.request import Request
