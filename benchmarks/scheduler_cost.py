@@ -28,6 +28,7 @@ import statistics
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from machine import describe, row, seconds
@@ -52,12 +53,16 @@ VOCAB = range(50_000)
 TURN, SETTLE = 25, 5
 FLOOD_BYTES = 256 * 2**20
 
+Add = Callable[[Request, float], None]
+
 
 class Load:
-    """Requests with prompts of 64 to 1,024 tokens and answers of 64 to 512, seeded."""
+    """Requests with prompts of 64 to 1,024 tokens and answers of 64 to 512, seeded. They come in by
+    `add`, where it is not the scheduler's own."""
 
-    def __init__(self, scheduler: Scheduler, target: int) -> None:
+    def __init__(self, scheduler: Scheduler, target: int, add: Add | None = None) -> None:
         self._scheduler = scheduler
+        self._add = add or scheduler.add
         self._target = target
         self._random = random.Random(0)
         self._count = 0
@@ -69,7 +74,7 @@ class Load:
             sampling = SamplingParams(
                 max_tokens=self._random.randint(64, 512), ignore_eos=True, seed=0
             )
-            self._scheduler.add(Request(f"r{self._count}", prompt, sampling), 0.0)
+            self._add(Request(f"r{self._count}", prompt, sampling), 0.0)
 
 
 class Collector:

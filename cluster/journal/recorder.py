@@ -1,7 +1,8 @@
 """Stands before a scheduler and notes all that is asked of it, and what it answers.
 
 Noting is to keep a reference. The work (leaving out text, encoding) is done by `settle`, which the
-engine calls while the workers compute, and packing and writing by the writer's thread.
+engine calls while the workers compute; deflating and writing by the writer's thread, which does
+both without holding Python's lock.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from octavo.cluster.journal.records import (
     Abort,
     Arrival,
     Asked,
+    Chunk,
     Folding,
     Planned,
     Record,
@@ -38,7 +40,7 @@ from octavo.scheduler.plan import StepPlan, StepResult
 from octavo.scheduler.request import Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
 
-CHUNK_STEPS = 64
+CHUNK_RECORDS = 128
 CHUNK_SECONDS = 1.0
 
 
@@ -67,10 +69,11 @@ class Recorder:
         self._replica = settings.replica
         self._run = uuid.uuid4().hex
         self._notes: list[Record] = []  # as they came
-        self._records: list[Record] = []  # made ready
+        self._chunk = Chunk()
         self._folding = Folding()
         self._cut = now
-        self._writer.put([self._start(now, None)])
+        self._chunk.append(self._start(now, None))
+        self._hand_on(now)
 
     @property
     def awaits_result(self) -> bool:
@@ -114,12 +117,14 @@ class Recorder:
         """Makes ready what was noted, and hands it on where that is much, or old, or the engine is
         `idle`. To be called where nobody waits."""
         notes, self._notes = self._notes, []
-        if self._writer.failed:
+        if self._writer.ended:
             return
-        self._records += map(self._ready, notes)
-        if not self._records:
+        chunk = self._chunk
+        for note in notes:
+            chunk.append(self._ready(note))
+        if not chunk:
             return
-        if idle or len(self._records) >= 2 * CHUNK_STEPS or now - self._cut >= CHUNK_SECONDS:
+        if idle or len(chunk) >= CHUNK_RECORDS or now - self._cut >= CHUNK_SECONDS:
             self._hand_on(now)
 
     def close(self, now: float) -> None:
@@ -136,11 +141,13 @@ class Recorder:
             self._writer.give_up(str(error))
             return
         self._folding = Folding()
-        self._writer.rotate([self._start(now, state)])
+        first = Chunk()
+        first.append(self._start(now, state))
+        self._writer.rotate(first)
 
     def _hand_on(self, now: float) -> None:
-        records, self._records, self._cut = self._records, [], now
-        self._writer.put(records)
+        chunk, self._chunk, self._cut = self._chunk, Chunk(), now
+        self._writer.put(chunk)
         if self._writer.grown >= self._most:
             self.turn_over(now)
 

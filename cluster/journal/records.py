@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -81,12 +82,34 @@ Record = Start | Arrival | Abort | Reset | Asked | Planned | Resync | Result
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Record])
+_ARRAY = struct.Struct(">BI")  # msgpack's array 32: what it begins with, and how many follow
 
 
-def pack(records: list[Record]) -> bytes:
-    """One chunk."""
-    body = zlib.compress(_encoder.encode(records), 1)
-    return HEAD.pack(len(body), zlib.crc32(body)) + body
+class Chunk:
+    """Records, each encoded as it comes: then nothing keeps the objects alive that it speaks of."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def append(self, record: Record) -> None:
+        self._parts.append(_encoder.encode(record))
+
+    def pack(self) -> bytes:
+        """As it is in a file. Deflating lets other threads run."""
+        raw = _ARRAY.pack(0xDD, len(self._parts)) + b"".join(self._parts)
+        body = zlib.compress(raw, 1)
+        return HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def pack(records: Iterable[Record]) -> bytes:
+    """One chunk of these."""
+    chunk = Chunk()
+    for record in records:
+        chunk.append(record)
+    return chunk.pack()
 
 
 def unpack(body: bytes) -> list[Record]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from octavo.cluster.journal.errors import JournalError
-from octavo.cluster.journal.records import MAGIC, Record, pack
+from octavo.cluster.journal.records import MAGIC, Chunk
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.grown = 0  # bytes of the file behind its first chunk, but for chunks that wait
-        self.failed = False
+        self.ended = False
         self._first = True  # what comes next is
         self._pending = threading.BoundedSemaphore(MOST_PENDING)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-journal")
@@ -51,20 +51,21 @@ class Writer:
                 f"--journal {path}: it cannot be written ({error.strerror}); name another file"
             ) from None
 
-    def put(self, records: list[Record]) -> None:
-        """Returns at once. The records must not change any more."""
-        if not self.failed and self._take_turn():
-            self._thread.submit(self._run, records, False)
+    def put(self, chunk: Chunk) -> None:
+        """Returns at once. Nothing may be added to it any more."""
+        if not self.ended and self._take_turn():
+            self._thread.submit(self._run, chunk, False)
 
-    def rotate(self, records: list[Record]) -> None:
-        """Goes on in a new file that begins with these."""
+    def rotate(self, chunk: Chunk) -> None:
+        """Goes on in a new file that begins with this."""
         self.grown = 0
-        if not self.failed and self._take_turn():
-            self._thread.submit(self._run, records, True)
+        if not self.ended and self._take_turn():
+            self._thread.submit(self._run, chunk, True)
 
     def close(self) -> None:
         """All that was put is written."""
         self._thread.shutdown(wait=True)
+        self.ended = True
         self._file.close()
 
     def _take_turn(self) -> bool:
@@ -73,17 +74,17 @@ class Writer:
         self.give_up("the disk is too slow for it")
         return False
 
-    def _run(self, records: list[Record], rotate: bool) -> None:
+    def _run(self, chunk: Chunk, rotate: bool) -> None:
         try:
-            if self.failed:
+            if self.ended:
                 return
             if rotate:
                 self._file.close()
                 self._file = self._open()
-            chunk = pack(records)
-            self._file.write(chunk)
+            packed = chunk.pack()
+            self._file.write(packed)
             self._file.flush()
-            self.grown = 0 if self._first else self.grown + len(chunk)
+            self.grown = 0 if self._first else self.grown + len(packed)
             self._first = False
         except OSError as error:
             self.give_up(error.strerror or str(error))
@@ -102,6 +103,6 @@ class Writer:
 
     def give_up(self, reason: str) -> None:
         """Nothing more is written."""
-        if not self.failed:
-            self.failed = True
+        if not self.ended:
+            self.ended = True
             logger.error("the journal %s ends here: %s", self.path, reason)

@@ -1,5 +1,5 @@
 """One server of two replicas of two ranks each for three modules, since starting it is what takes
-long: `test_routing`, `test_serve` and `test_serve_failover`, whose last tests stop it."""
+long: `test_routing`, `test_serve` and `test_serve_failover`, whose last test stops it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tests.e2e.server import Server, two_replicas
 def server(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     adapter = make_adapter(folder / "adapter", tiny_model())
-    lora = ("--enable-lora", "--lora-modules", f"{ADAPTER}={adapter}")
-    with two_replicas(tiny_model(), MODEL, folder, "--admin-api-key", "admin", *lora) as server:
+    flags = ["--enable-lora", "--lora-modules", f"{ADAPTER}={adapter}", "--admin-api-key", "admin"]
+    flags += ["--journal", str(folder / "journal")]
+    with two_replicas(tiny_model(), MODEL, folder, *flags) as server:
         yield server
 
 

@@ -68,6 +68,7 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.folder = log.parent
         self._log = log
         command = [sys.executable, "-m", "octavo.cluster.cli.main", "serve", *arguments]
         with log.open("w") as sink:

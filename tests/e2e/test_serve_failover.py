@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from octavo.cluster.journal.replay import replay
 from tests.e2e.answers import ADAPTER, CALLS, MODEL, Asking, assert_same, stream
 from tests.e2e.server import (
     BACK_SECONDS,
@@ -150,6 +151,14 @@ def test_a_client_that_leaves_while_its_request_is_moved_frees_everything(server
     assert list(server.gauge(RESUMED).values()) == [0.0, 0.0]
 
 
+def check_journals(folder):
+    """Every replica that ever was has one that can be replayed, those that were killed too."""
+    journals = [each for each in folder.glob("journal.*") if each.suffix != ".1"]
+    outcomes = [outcome for journal in journals for outcome in replay(journal)]
+    assert len(journals) >= 2 and sum(each.plans for each in outcomes) > 0
+    assert [each for each in outcomes if each.difference is not None] == []
+
+
 def test_ctrl_c_leaves_nothing(server):
     assert len(server.family()) > 8
     code = server.interrupt()
@@ -159,3 +168,4 @@ def test_ctrl_c_leaves_nothing(server):
     assert "Traceback" not in server.log
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{server.url}/health")
+    check_journals(server.folder)
