@@ -58,6 +58,6 @@ def add_access(parser: argparse.ArgumentParser) -> None:
         "--enable-log-requests",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="write a line for each request, with its prompt; otherwise no prompt is ever written "
+        help="write a line for each request, with its prompt; otherwise no log has any of it "
         "(default: off)",
     )
