@@ -183,7 +183,7 @@ def _sentence(run: _Run) -> str:
         if run.behind is not None:
             text += f", which waited {_reason(run.behind, run)}"
     elif cause in (Cause.PROMPT, Cause.SIBLING, Cause.LAST):
-        text = f"it was let in and computed nothing, {_reason(run.verdict, run)}"
+        text = f"it computed nothing, {_reason(run.verdict, run)}"
     else:
         text = f"it waited {_reason(run.verdict, run)}"
     return text + (" (swapped out: its blocks were on the host)" if run.verdict.swapped else "")
@@ -202,7 +202,7 @@ def _reason(verdict: Verdict, run: _Run) -> str:
             return f"below the watermark: {there} blocks were free, and {needed} must be again"
         case Cause.BLOCKS | Cause.WHOLE:
             whole = " for its whole length, as it was preempted before"
-            kept = f", of which {verdict.kept} are kept (watermark)" if verdict.kept else ""
+            kept = f", {verdict.kept} of them kept (watermark)" if verdict.kept else ""
             extra = whole if verdict.cause is Cause.WHOLE else ""
             return f"for blocks{extra}: {needed} needed, {there} free{kept}"
         case Cause.SHARED:
