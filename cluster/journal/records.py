@@ -170,13 +170,13 @@ class Folding:
     unfolding remember the plan before; both begin anew with a file."""
 
     def __init__(self) -> None:
-        self._ends: list[tuple[int, int]] = []  # row, and the token after those computed
+        self._last: list[Work] = []
 
     def fold(self, now: float, plan: StepPlan) -> Planned:
         continued = self._continued(plan)
         count = len(continued)
         continues = count > 0 and plan.work[:count] == continued
-        self._remember(plan)
+        self._last = plan.work
         if continues:
             plan = msgspec.structs.replace(plan, work=plan.work[count:])
         return Planned(now, plan, continues)
@@ -187,16 +187,14 @@ class Folding:
             return None
         if record.continues:
             plan = msgspec.structs.replace(plan, work=self._continued(plan) + plan.work)
-        self._remember(plan)
+        self._last = plan.work
         return plan
 
     def forget(self) -> None:
         """The rows are others now."""
-        self._ends = []
+        self._last = []
 
     def _continued(self, plan: StepPlan) -> list[Work]:
         gone = {*plan.drop, *(each.row for each in plan.add)}
-        return [Work(row, end, 1, True) for row, end in self._ends if row not in gone]
-
-    def _remember(self, plan: StepPlan) -> None:
-        self._ends = [(each.row, each.start + each.count) for each in plan.work]
+        last = [each for each in self._last if each.row not in gone] if gone else self._last
+        return [Work(each.row, each.start + each.count, 1, True) for each in last]
