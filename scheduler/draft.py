@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from octavo.scheduler.moves import Moves
 from octavo.scheduler.plan import Add, Append, Fork, Grow, Replace, StepPlan, Work
+from octavo.scheduler.sampling import mix_seed
 from octavo.scheduler.sequence import Sequence
 
 
@@ -70,3 +71,22 @@ class RowChanges:
             moves.copy,
             moves.store,
         )
+
+
+def birth(seq: Sequence) -> Add:
+    """Tells the workers of a sequence on the row that it was given."""
+    assert seq.row is not None
+    sampling = seq.group.request.sampling
+    if sampling.prompt_logprobs is not None and not seq.wants_prompt_logprobs():
+        sampling = sampling.replace(prompt_logprobs=None)  # they were delivered before
+    if seq.index and sampling.beam_width is None:
+        sampling = sampling.replace(seed=mix_seed(sampling.seed or 0, seq.index))
+    return Add(
+        row=seq.row,
+        tokens=seq.tokens.tolist(),
+        prompt_len=seq.prompt_len,
+        blocks=seq.table.tolist(),
+        computed=seq.granted,
+        sampling=sampling,
+        adapter=seq.group.request.adapter,
+    )

@@ -47,6 +47,13 @@ class Roster:
         promised = sum(group.rows() - len(group.sequences) for group in self._wide)
         return self._num_rows - len(self.free_rows) + promised
 
+    def mixes_too_many(self, adapter: str, most: int | None) -> bool:
+        """Whether with one more request of `adapter` there would be more than `most` adapters."""
+        if most is None:
+            return False
+        running = {group.request.adapter for group in self.running}
+        return len((running | {adapter}) - {""}) > most
+
     def arrive(self, group: Group) -> None:
         self.live[group.id] = group
         self.waiting.push(group)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from octavo.scheduler.allocation import Reservation
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.counters import Counters
-from octavo.scheduler.draft import Draft, Flight, RowChanges
+from octavo.scheduler.draft import Draft, Flight, RowChanges, birth
 from octavo.scheduler.errors import InvalidRequest, QueueFull
 from octavo.scheduler.group import Group
 from octavo.scheduler.kv_cache import KvCache, Seating
 from octavo.scheduler.moves import Moves
 from octavo.scheduler.outcomes import Outcomes
-from octavo.scheduler.plan import Add, Grow, Replace, StepPlan, StepResult, Work
+from octavo.scheduler.plan import Grow, Replace, StepPlan, StepResult, Work
 from octavo.scheduler.preemption import Decision, Preemption
 from octavo.scheduler.rates import Rates
 from octavo.scheduler.refusal import refuse_impossible
@@ -192,7 +192,7 @@ class Scheduler:
         for group in self.roster.running:
             for seq in group.sequences:
                 self.cache.trim(seq)
-                draft.add.append(self._birth(seq))
+                draft.add.append(birth(seq))
         return self._send(draft, reset=True)
 
     def _send(self, draft: Draft, reset: bool = False) -> StepPlan:
@@ -324,8 +324,7 @@ class Scheduler:
             if judge is not None:
                 judge.full(waiting, draft, self.roster.rows(), self._max_rows)
             return
-        rows, admitted = self.roster.rows(), 0
-        held = False  # whether an adapter waits for its turn
+        rows, admitted, held = self.roster.rows(), 0, False  # held: an adapter waits for its turn
         for place, group in enumerate(waiting, 1):
             if draft.left <= 0 or rows + group.rows() > self._max_rows:
                 if judge is not None:
@@ -336,20 +335,18 @@ class Scheduler:
                     judge.stop(waiting, group, Cause.WATERMARK, self._high, self.cache.pool.free)
                 break  # never an idle engine: with nothing running, watermarks do not hold
             if adapter := group.request.adapter:
-                held = held or self._mixes_too_many(adapter)
+                held = held or self.roster.mixes_too_many(adapter, self.config.max_loras)
                 if held:
                     if judge is not None:
                         judge.hold(group, Cause.ADAPTERS, there=self.config.max_loras or 0)
                     continue  # those behind must not keep it waiting for ever; the model's own pass
-            if self.cache.still_waits(group) or group.awaits_result():
+            seating = None
+            if not self.cache.still_waits(group) and not group.awaits_result():
+                seating = self.cache.find_seats(group)
+            if seating is None:  # what it needs next is being computed; those behind need not wait
                 if judge is not None:
                     judge.hold(group, Cause.RESULT if group.awaits_result() else Cause.SHARED)
                 continue
-            seating = self.cache.find_seats(group)
-            if seating is None:
-                if judge is not None:
-                    judge.hold(group, Cause.SHARED)
-                continue  # another is computing its next block; those behind need not wait
             whole = group.preemptions >= WHOLE_AFTER  # only with all it may become, so that it ends
             needed = self.cache.blocks_to_seat(group, seating, whole)
             free, reserve = self.cache.pool.free, self._low if running else 0
@@ -362,14 +359,6 @@ class Scheduler:
             self._seat(draft, group, seating, now)
             admitted = place
         self.roster.waiting.drop_admitted(admitted)
-
-    def _mixes_too_many(self, adapter: str) -> bool:
-        """Whether one more request of `adapter` would make steps mix more than they may."""
-        most = self.config.max_loras
-        if most is None:
-            return False
-        running = {group.request.adapter for group in self.roster.running}
-        return len((running | {adapter}) - {""}) > most
 
     def _seat(self, draft: Draft, group: Group, seating: Seating, now: float) -> None:
         first = group.admitted_at is None
@@ -384,27 +373,10 @@ class Scheduler:
             self.counters.host_prefix_hits += from_host * self.cache.block_size
         self.cache.seat(group, seating)
         self.roster.seat(group)
-        draft.add += [self._birth(seq) for seq in group.sequences]
+        draft.add += [birth(seq) for seq in group.sequences]
         # Siblings that lack only their last token may have to copy a block first: the next step's
         # decodes see to it.
         self._continue_prefill(draft, group, least=1 if len(group.sequences) == 1 else 2)
-
-    def _birth(self, seq: Sequence) -> Add:
-        assert seq.row is not None
-        sampling = seq.group.request.sampling
-        if sampling.prompt_logprobs is not None and not seq.wants_prompt_logprobs():
-            sampling = sampling.replace(prompt_logprobs=None)  # they were delivered before
-        if seq.index and sampling.beam_width is None:
-            sampling = sampling.replace(seed=mix_seed(sampling.seed or 0, seq.index))
-        return Add(
-            row=seq.row,
-            tokens=seq.tokens.tolist(),
-            prompt_len=seq.prompt_len,
-            blocks=seq.table.tolist(),
-            computed=seq.granted,
-            sampling=sampling,
-            adapter=seq.group.request.adapter,
-        )
 
     # Taking a result in
 

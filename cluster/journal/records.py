@@ -13,11 +13,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from octavo.scheduler.config import Capacity
-from octavo.scheduler.plan import Add, StepPlan, StepResult, Work
+from octavo.scheduler.plan import StepPlan, StepResult, Work
 from octavo.scheduler.request import Logprob, Request
 from octavo.scheduler.sampling import SamplingParams
 
@@ -31,7 +32,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="start")
     (`octavo.cluster.journal.state`) is read by that alone. `wall` is seconds since 1970 and `now`
     the engine's clock at the same moment. `run` tells one process's files from another's."""
 
-    config: dict[str, bool | int | float | str]
+    config: dict[str, Any]
     capacity: Capacity
     code: str
     replica: str
@@ -150,7 +151,7 @@ def outline(plan: StepPlan) -> StepPlan:
     if not plan.add:
         return plan
     add = [
-        Add(each.row, [len(each.tokens)], each.prompt_len, each.blocks, each.computed, _NO_SAMPLING)
+        msgspec.structs.replace(each, tokens=[len(each.tokens)], sampling=_NO_SAMPLING)
         for each in plan.add
     ]
     return msgspec.structs.replace(plan, add=add)

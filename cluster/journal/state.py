@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
@@ -83,7 +83,7 @@ class _Freezer:
         kind = type(item)
         if kind in (list, set, frozenset):
             return kind.__name__, "", self._values(item)
-        if kind in (dict, OrderedDict):
+        if kind in (dict, OrderedDict, Counter):
             return kind.__name__, "", [self._values(item.keys()), self._values(item.values())]
         if kind is deque:
             return "deque", "", [item.maxlen, self._values(item)]
@@ -120,6 +120,7 @@ class _Thawer:
             "set": set,
             "dict": dict,
             "OrderedDict": OrderedDict,
+            "Counter": Counter,
             "frozenset": lambda: frozenset(content),
             "deque": lambda: deque(maxlen=content[0]),
             "array": lambda: array(name, content),
@@ -143,9 +144,10 @@ class _Thawer:
                 item.extend(self._values(content[1]))
             case "set":
                 item.update(self._values(content))
-            case "dict" | "OrderedDict":
+            case "dict" | "OrderedDict" | "Counter":
                 keys, values = content
-                item.update(zip(self._values(keys), self._values(values), strict=True))
+                for key, value in zip(self._values(keys), self._values(values), strict=True):
+                    item[key] = value
             case "object":
                 names, values = content
                 known = set(_fields(item)) if hasattr(type(item), "__slots__") else set(names)

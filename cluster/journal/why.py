@@ -205,6 +205,8 @@ def _reason(verdict: Verdict, run: _Run) -> str:
             kept = f", {verdict.kept} of them kept (watermark)" if verdict.kept else ""
             extra = whole if verdict.cause is Cause.WHOLE else ""
             return f"for blocks{extra}: {needed} needed, {there} free{kept}"
+        case Cause.ADAPTERS:
+            return f"as its adapter would be one more than may be at once (max_loras is {there})"
         case Cause.SHARED:
             return "for a block that another request was computing, to share it"
         case Cause.RESULT:
