@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias, get_args
 
 from octavo.cluster.cli.access_flags import add_access
+from octavo.cluster.cli.bench_flags import add_bench
 from octavo.cluster.cli.chat_flags import add_chat_flags
 from octavo.cluster.cli.journal_flags import add_journal_commands, add_journal_flags
 from octavo.cluster.cli.lora_flags import add_lora_flags
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     _deploy(commands)
     _status(commands)
     add_journal_commands(commands)
+    add_bench(commands, (_model, _cache, _schedule), add_device)
     return parser
 
 
@@ -328,6 +330,27 @@ def _machines(parser: argparse.ArgumentParser) -> None:
         help="how long a request waits for a replica, where its own has died or none is up, before "
         "it fails (default: %(default)g)",
     )
+    add_device(group)
+    group.add_argument(
+        "--executor",
+        choices=("ray", "local"),
+        default="ray",
+        help="ray: actors and Ray Serve; local: one process without Ray (default: %(default)s)",
+    )
+    group.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="join this Ray cluster, auto for the one on this machine (default: start one)",
+    )
+    group.add_argument(
+        "--ray-dashboard",
+        action="store_true",
+        help="start Ray's dashboard on 127.0.0.1 too (default: off)",
+    )
+
+
+def add_device(group: argparse._ArgumentGroup) -> None:
+    """What a rank computes with."""
     group.add_argument(
         "--device",
         choices=DEVICES,
@@ -353,22 +376,6 @@ def _machines(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="CPU threads a rank (default: an even share of this machine's cores)",
-    )
-    group.add_argument(
-        "--executor",
-        choices=("ray", "local"),
-        default="ray",
-        help="ray: actors and Ray Serve; local: one process without Ray (default: %(default)s)",
-    )
-    group.add_argument(
-        "--address",
-        metavar="ADDRESS",
-        help="join this Ray cluster, auto for the one on this machine (default: start one)",
-    )
-    group.add_argument(
-        "--ray-dashboard",
-        action="store_true",
-        help="start Ray's dashboard on 127.0.0.1 too (default: off)",
     )
 
 

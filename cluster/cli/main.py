@@ -38,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "why":
                 journal_flags.why(arguments)
                 return OK
+            case "bench":
+                from octavo.cluster.bench.command import bench
+
+                return OK if bench(arguments, console.say) else INTERNAL
             case _:
                 return serve(arguments, console)
     except InvalidRequest as error:

@@ -1,0 +1,91 @@
+"""A picture of a run. Needs matplotlib, which comes with the extra `bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from octavo.cluster.bench.answers import Answer
+from octavo.cluster.bench.measure import Measured, in_flight, per_second, series
+from octavo.scheduler.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#1f6feb", "#d97706", "#059669")
+SHARES = np.linspace(0, 100, 201)
+
+
+def check_plot(path: str) -> None:
+    """Raises `InvalidRequest` where no such picture could be drawn, before anything is run."""
+    if not path.endswith(".png"):
+        raise InvalidRequest("plot", f"plot must be the name of a .png file, got {path!r}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InvalidRequest(
+            "plot", "--plot needs matplotlib: pip install 'octavo[bench]', or leave --plot away"
+        ) from None
+
+
+def draw(path: str, answers: Sequence[Answer], measured: Measured) -> None:
+    """Writes a PNG without any text in its metadata: tokens a second and requests in flight over
+    time, and how latencies are spread."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    good = [answer for answer in answers if not answer.error]
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: Any = figure.subplots(2, 2)
+    figure.suptitle(
+        f"{measured.completed} answers, {measured.output_throughput:,.0f} output tokens/s, "
+        f"{measured.request_throughput:.2f} requests/s"
+    )
+    _over_time(axes[0][0], good)
+    _prompt_against_ttft(axes[0][1], good)
+    _spread(axes[1][0], good, ("tpot", "itl"), "ms")
+    _spread(axes[1][1], good, ("ttft", "e2el"), "s")
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=110, metadata={"Software": None})
+    except OSError as error:
+        raise InvalidRequest("plot", f"cannot write {path}: {error.strerror}") from None
+
+
+def _over_time(axes: Axes, answers: Sequence[Answer]) -> None:
+    tokens = per_second(answers)
+    axes.step(range(len(tokens)), tokens, where="post", color=COLOURS[0])
+    axes.set(xlabel="s", ylabel="output tokens/s", title="Over time", ylim=(0, None))
+    axes.yaxis.label.set_color(COLOURS[0])
+    times, counts = in_flight(answers)
+    beside = axes.twinx()
+    beside.step(times, counts, where="post", color=COLOURS[1], linewidth=0.8)
+    beside.set(ylabel="requests in flight", ylim=(0, None))
+    beside.yaxis.label.set_color(COLOURS[1])
+
+
+def _prompt_against_ttft(axes: Axes, answers: Sequence[Answer]) -> None:
+    lengths = [answer.prompt_len for answer in answers]
+    firsts = [answer.ttft for answer in answers]
+    axes.scatter(lengths, firsts, s=9, alpha=0.5, color=COLOURS[2], linewidths=0)
+    axes.set(
+        xlabel="prompt tokens",
+        ylabel="s",
+        title="Time to first token by length of prompt",
+        ylim=(0, None),
+    )
+
+
+def _spread(axes: Axes, answers: Sequence[Answer], names: Sequence[str], unit: str) -> None:
+    scale = 1e3 if unit == "ms" else 1.0
+    for name, colour in zip(names, COLOURS, strict=False):
+        values = series(answers, name)
+        if values:
+            axes.plot(SHARES, np.percentile(values, SHARES) * scale, label=name, color=colour)
+    axes.set(xlabel="percentile", ylabel=unit, title=", ".join(names).upper(), ylim=(0, None))
+    if answers:
+        axes.legend(frameon=False)
