@@ -12,17 +12,21 @@ Without a file, lengths are drawn from a log-normal distribution with the means 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import os
 import random
 import statistics
 from pathlib import Path
 
-Length = tuple[int, int]  # tokens of the prompt, tokens of the answer
-
-PAPER_MEANS = {"sharegpt": (161.31, 337.99), "alpaca": (19.31, 58.45)}
-LEAST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
+from octavo.cluster.bench.datasets.lengths import (
+    LEAST,
+    LONGEST,
+    LONGEST_PROMPT,
+    PAPER_MEANS,
+    Length,
+    first_turns,
+    read_lengths,
+)
 
 
 def add_argument(parser: argparse.ArgumentParser, name: str) -> None:
@@ -42,7 +46,7 @@ def sample(
 ) -> list[Length]:
     """`count` lengths in random order, scaled, all different rows as long as there are enough."""
     source = random.Random(seed)
-    rows = _draw(name, source) if file is None else _read(file, first_turns=name == "sharegpt")
+    rows = _draw(name, source) if file is None else _read(file, name == "sharegpt")
     kept = [
         (prompt, answer)
         for prompt, answer in rows
@@ -67,13 +71,9 @@ def describe(name: str, file: Path | None, lengths: list[Length], scale: float =
     )
 
 
-def _read(file: Path, first_turns: bool) -> list[Length]:
-    with file.open() as lines:
-        rows = [(int(row[0]), int(row[1])) for row in list(csv.reader(lines))[1:]]
-    if not first_turns:
-        return rows
-    before = [math.inf] + [prompt + answer for prompt, answer in rows]
-    return [row for row, total in zip(rows, before, strict=False) if row[0] < total]
+def _read(file: Path, only_first: bool) -> list[Length]:
+    rows = read_lengths(file)
+    return list(first_turns(rows) if only_first else rows)
 
 
 def _draw(name: str, source: random.Random) -> list[Length]:
