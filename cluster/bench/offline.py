@@ -16,6 +16,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from octavo.cluster.bench.datasets.request import Request
 from octavo.cluster.bench.datasets.synthetic import random_requests
 from octavo.cluster.bench.prompts import Prompts, ordinary_tokens
+from octavo.cluster.bench.report import check_folder
 from octavo.cluster.bench.workload import requests_of
 from octavo.cluster.offline.llm import LLM, PromptLike
 from octavo.cluster.offline.outputs import RequestOutput
@@ -27,6 +28,7 @@ LATENCY_PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 def bench_throughput(arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
     """Answers all requests at once, and prints and saves what that took."""
+    _check(arguments)
     with _engine(arguments) as llm:
         requests = requests_of(arguments, llm.tokenizer, chat=False)
         prompts = _prompts(llm, requests, arguments.seed)
@@ -67,6 +69,7 @@ def bench_latency(arguments: argparse.Namespace, say: Callable[[str], None]) -> 
     for name in ("batch_size", "num_iters"):
         if getattr(arguments, name) < 1:
             raise InvalidRequest(name, f"{name} must be at least 1, got {getattr(arguments, name)}")
+    _check(arguments)
     requests = list(
         random_requests(
             arguments.batch_size, arguments.input_len, arguments.output_len, seed=arguments.seed
@@ -93,6 +96,13 @@ def bench_latency(arguments: argparse.Namespace, say: Callable[[str], None]) -> 
     result = {"avg_latency": mean, "latencies": latencies, "percentiles": percentiles}
     _save(arguments.output_json, result, say)
     return True
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.n < 1:
+        raise InvalidRequest("n", f"n must be at least 1, got {arguments.n}")
+    if arguments.output_json is not None:
+        check_folder(Path(arguments.output_json).parent, "output_json")
 
 
 def _engine(arguments: argparse.Namespace) -> LLM:
@@ -125,6 +135,6 @@ def _save(path: str | None, result: dict[str, Any], say: Callable[[str], None]) 
         Path(path).write_text(json.dumps(result, indent=4))
     except OSError as error:
         raise InvalidRequest(
-            "output_json", f"cannot write {path}: {error.strerror}; choose another output_json"
+            "output_json", f"cannot write {path}: {error.strerror}; choose another --output-json"
         ) from None
     say(f"saved {path}")

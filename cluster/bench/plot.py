@@ -10,6 +10,7 @@ import numpy as np
 
 from octavo.cluster.bench.answers import Answer
 from octavo.cluster.bench.measure import Measured, in_flight, per_second, series
+from octavo.cluster.bench.report import check_folder
 from octavo.scheduler.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def check_plot(path: str) -> None:
     """Raises `InvalidRequest` where no such picture could be drawn, before anything is run."""
     if not path.endswith(".png"):
         raise InvalidRequest("plot", f"plot must be the name of a .png file, got {path!r}")
+    check_folder(Path(path).parent, "plot")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -50,7 +52,6 @@ def draw(path: str, answers: Sequence[Answer], measured: Measured) -> None:
     _spread(axes[1][0], good, ("tpot", "itl"), "ms")
     _spread(axes[1][1], good, ("ttft", "e2el"), "s")
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110, metadata={"Software": None})
     except OSError as error:
         raise InvalidRequest("plot", f"cannot write {path}: {error.strerror}") from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,19 @@ def result_path(
     return Path(directory or "") / name
 
 
+def check_folder(folder: Path, flag: str) -> None:
+    """Raises `InvalidRequest` where no file could be written there, before anything is run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "permission denied")
+    except OSError as error:
+        why, spelled = (error.strerror or "").lower(), flag.replace("_", "-")
+        raise InvalidRequest(
+            flag, f"cannot write into {folder}: {why}; choose another --{spelled}"
+        ) from None
+
+
 def save(path: Path, result: Mapping[str, Any], *, append: bool = False) -> None:
     """Writes one line of JSON, after what is there if it is to be appended. Raises `InvalidRequest`
     where the file cannot be written."""
@@ -139,7 +154,7 @@ def save(path: Path, result: Mapping[str, Any], *, append: bool = False) -> None
             json.dump(result, file)
     except OSError as error:
         raise InvalidRequest(
-            "result_dir", f"cannot write {path}: {error.strerror}; choose another result_dir"
+            "result_dir", f"cannot write {path}: {error.strerror}; choose another --result-dir"
         ) from None
 
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import datetime
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -21,7 +22,15 @@ from octavo.cluster.bench.options import (
     objectives,
     pairs,
 )
-from octavo.cluster.bench.report import details, notes, result_path, save, summary, table
+from octavo.cluster.bench.report import (
+    check_folder,
+    details,
+    notes,
+    result_path,
+    save,
+    summary,
+    table,
+)
 from octavo.cluster.bench.target import Served, Target, endpoint, find_model, target_of
 from octavo.cluster.bench.workload import requests_of, self_timed, times_of
 from octavo.scheduler.errors import InvalidRequest
@@ -47,6 +56,8 @@ def bench_serve(arguments: argparse.Namespace, say: Say) -> bool:
             f"max_concurrency must be at least 1, got {arguments.max_concurrency}",
         )
     self_timed(arguments)
+    if arguments.save_result or arguments.append_result:
+        check_folder(Path(arguments.result_dir or "."), "result_dir")
     if arguments.plot:
         from octavo.cluster.bench.plot import check_plot
 

@@ -37,5 +37,7 @@ def test_latency(tiny_model, capsys, tmp_path):
 def test_mistakes_are_one_sentence(capsys, tmp_path):
     assert cli.main(["bench", "throughput", "--model", str(tmp_path / "none")]) == 2
     assert "there is no directory" in capsys.readouterr().err
+    assert cli.main(["bench", "latency", "--output-json", f"{__file__}/below.json"]) == 2
+    assert "choose another --output-json" in capsys.readouterr().err
     assert cli.main(["bench", "latency", "--batch-size", "0"]) == 2
     assert "--batch-size must be at least 1, got 0" in capsys.readouterr().err

@@ -148,6 +148,8 @@ MISTAKES = [
     (["--tokenizer", "./nowhere"], "there is no directory ./nowhere"),
     (["--prompt-format", "text"], "--tokenizer"),
     (["--backend", "openai-chat"], "--tokenizer"),
+    (["--result-dir", __file__], "cannot write into"),
+    (["--plot", f"{__file__}/run.png"], "choose another --plot"),
 ]
 
 
