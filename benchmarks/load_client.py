@@ -11,6 +11,10 @@ figure, or from Octavo's client.
 
 With `--cost`, the same server sends at paces that make thousands of tokens a second, and the
 processor time of Octavo's client is divided by the tokens.
+
+A real server's speed drifts from turn to turn on a shared machine. So with `--url`, means are also
+set beside those that the server's own `/metrics` count for the very same requests: from their
+arrival in the engine, so that what lies between is the way through HTTP.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,14 +38,25 @@ from pathlib import Path
 from driver import embedded_model, say
 from machine import describe, probe, row
 
+from octavo.cluster.bench.scrape import read_samples
+
 FIRST, GAP = 0.2, 0.04
 NAMES = ("output tok/s", "TTFT", "TPOT", "E2EL")
+HISTOGRAMS = (
+    "vllm:time_to_first_token_seconds",
+    "vllm:request_time_per_output_token_seconds",
+    "vllm:e2e_request_latency_seconds",
+)
 VLLM_KEYS = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms")
 AIPERF_KEYS = (
     *("output_token_throughput", "time_to_first_token"),
     *("inter_token_latency", "request_latency"),
 )
 Figures = tuple[float, ...]
+
+
+class Failed(Exception):
+    """A client that did not get to its end, as happens to some on a machine that is busy."""
 
 
 def paced(port: Connection, first: float, gap: float) -> None:
@@ -118,7 +134,7 @@ def run(command: list[object], environment: dict[str, str] | None = None) -> Non
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"{command[0]} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise Failed(f"{command[0]} failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
 
 
 def load(args: argparse.Namespace, seed: int) -> list[object]:
@@ -184,10 +200,31 @@ def by_aiperf(url: str, args: argparse.Namespace, seed: int, folder: Path) -> Fi
     return tuple(found[key]["avg"] for key in AIPERF_KEYS)
 
 
+def counted(url: str) -> list[tuple[float, float]]:
+    """Sum and number of what each of `HISTOGRAMS` has observed."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as page:
+        samples = read_samples(page.read().decode())
+    return [
+        (sum(samples.get(f"{name}_sum", [0])), sum(samples.get(f"{name}_count", [0])))
+        for name in HISTOGRAMS
+    ]
+
+
 def known(args: argparse.Namespace) -> Figures:
     """What the paced server's figures are, but for the way through the machine."""
     whole = FIRST + (args.output - 1) * GAP
     return args.in_flight * args.output / whole, FIRST * 1e3, GAP * 1e3, whole * 1e3
+
+
+def ratios(
+    figures: Figures, before: list[tuple[float, float]], after: list[tuple[float, float]]
+) -> Figures:
+    """TTFT, TPOT and E2EL, each divided by the server's own mean in between."""
+    own = [
+        (now[0] - then[0]) / (now[1] - then[1]) * 1e3
+        for then, now in zip(before, after, strict=True)
+    ]
+    return tuple(client / server for client, server in zip(figures[1:], own, strict=True))
 
 
 def compare(url: str, truth: Figures | None, args: argparse.Namespace) -> None:
@@ -199,24 +236,41 @@ def compare(url: str, truth: Figures | None, args: argparse.Namespace) -> None:
     if args.aiperf:
         sides["aiperf"] = by_aiperf
     found: dict[str, list[Figures]] = {side: [] for side in sides}
+    beside_server: dict[str, list[Figures]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as name:
         for number in range(args.rounds):
             for side, measure in sides.items():
                 say(f"round {number + 1}, {side}, {probe(1)}")
-                found[side].append(measure(url, args, number, Path(name)))
-                say(f"  {found[side][-1]}")
+                try:
+                    before = counted(url) if truth is None else []
+                    figures = measure(url, args, number, Path(name))
+                    found[side].append(figures)
+                    say(f"  {figures}")
+                    if truth is None:
+                        beside_server[side].append(ratios(figures, before, counted(url)))
+                        say(f"  times the server's own: {beside_server[side][-1]}")
+                except Failed as failed:
+                    say(f"  left out: {failed}")
     print(describe(), "\n")
     print(row("client", *NAMES), row("---", *["---"] * len(NAMES)), sep="\n")
     medians = {
         side: tuple(map(statistics.median, zip(*figures, strict=True)))
         for side, figures in found.items()
+        if figures
     }
     beside = truth or medians["octavo bench serve"]
     if truth:
         print(row("known", *(f"{each:.1f}" for each in truth)))
     for side, figures in medians.items():
         cells = [f"{a:.1f} ({a / b - 1:+.1%})" for a, b in zip(figures, beside, strict=True)]
-        print(row(side, *cells), flush=True)
+        print(row(f"{side}, {len(found[side])} runs", *cells), flush=True)
+    if truth is None:
+        print("\nTimes the server's own mean of the same requests:\n")
+        print(row("client", *NAMES[1:]), row("---", *["---"] * 3), sep="\n")
+        for side, each in beside_server.items():
+            if each:
+                medians_of = map(statistics.median, zip(*each, strict=True))
+                print(row(side, *(f"{ratio:.3f}" for ratio in medians_of)), flush=True)
 
 
 def cost(args: argparse.Namespace) -> None:
