@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
-from collections.abc import Callable
 from typing import TypeAlias, get_args
 
 from octavo.cluster.cli.access_flags import add_access
@@ -13,6 +12,7 @@ from octavo.cluster.cli.bench_flags import add_bench
 from octavo.cluster.cli.chat_flags import add_chat_flags
 from octavo.cluster.cli.journal_flags import add_journal_commands, add_journal_flags
 from octavo.cluster.cli.lora_flags import add_lora_flags
+from octavo.cluster.cli.simulate_flags import add_simulate
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import PlacementStrategy
 from octavo.scheduler.config import Allocation, PreemptionMode
@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     _status(commands)
     add_journal_commands(commands)
     add_bench(commands, (_model, _cache, _schedule), add_device)
+    add_simulate(commands)
     return parser
 
 
@@ -379,22 +380,16 @@ def add_device(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _checked(convert: Callable[[str], int], text: str) -> int:
+def _size(text: str) -> int:
     try:
-        return convert(text)
+        return parse_bytes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _size(text: str) -> int:
-    return _checked(parse_bytes, text)
-
-
 def _port(text: str) -> int:
-    return _checked(_parse_port, text)
-
-
-def _parse_port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise ValueError(f"{text!r} is not a port; give a number between 1 and 65535")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a port; give a number between 1 and 65535"
+        )
     return int(text)

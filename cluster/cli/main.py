@@ -42,6 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from octavo.cluster.bench.command import bench
 
                 return OK if bench(arguments, console.say) else INTERNAL
+            case "simulate":
+                from octavo.cluster.cli.simulate import simulate
+
+                simulate(arguments, console)
+                return OK
             case _:
                 return serve(arguments, console)
     except InvalidRequest as error:
