@@ -90,6 +90,13 @@ class Cost:
         longer, shorter = max(reading, arithmetic), min(reading, arithmetic)
         return longer + (1 - self._hardware.overlap) * shorter
 
+    def prefill(self, tokens: int, budget: int) -> float:
+        """Seconds to compute so many tokens of one sequence, alone, `budget` of them a step."""
+        return sum(
+            self.compute([Work(0, start, min(budget, tokens - start), True)])
+            for start in range(0, tokens, budget)
+        )
+
     def copy(self, blocks: int) -> float:
         """Seconds to copy so many blocks across, each rank its own heads of them."""
         hardware = self._hardware

@@ -16,7 +16,6 @@ from octavo.cluster.simulation.table import Table
 from octavo.cluster.simulation.workload import Job, Length
 from octavo.scheduler.config import PreemptionMode
 from octavo.scheduler.errors import InvalidRequest
-from octavo.scheduler.plan import Work
 from octavo.scheduler.rates import Rates
 
 Slo = dict[str, float]
@@ -196,7 +195,7 @@ def preemption_costs(
     cost, settings = setup.cost(), setup.scheduler
     budget, size = settings.max_num_batched_tokens, settings.block_size
     rates = Rates(cost.block_bytes)
-    rates.seconds_a_token = cost.compute([Work(0, 0, budget, True)]) / budget
+    rates.seconds_a_token = cost.prefill(budget, budget) / budget
     rates.seconds_a_block = cost.copy(1)
     columns = [
         "tokens",
@@ -209,10 +208,7 @@ def preemption_costs(
     table = Table("What one preemption costs", columns)
     crossing = None
     for length in lengths:
-        starts = range(0, length, budget)
-        recompute = sum(
-            cost.compute([Work(0, at, min(budget, length - at), True)]) for at in starts
-        )
+        recompute = cost.prefill(length, budget)
         blocks = -(-length // size)
         swap = 2 * cost.copy(blocks)
         if crossing is None and swap < recompute:

@@ -1,0 +1,354 @@
+"""The PagedAttention paper's evaluation (Kwon et al., SOSP 2023), simulated: ours beside theirs.
+
+    python benchmarks/paper.py [memory rates beams prefix chat blocks swap watermark] [--row-ms MS]
+
+The scheduler that serves runs under a virtual clock, with the memory for keys and values of the
+paper's table 1 and a roofline of its GPUs. `paged` is Octavo; `max`, `pow2` and `oracle` reserve at
+admission as the paper's Orca variants do, in the same engine with the same chunked prefill.
+
+What is taken from the paper: blocks, models, GPUs, mean lengths, Poisson arrivals, and what pages
+cost an attention kernel (its figure 18a: 20-26 % at blocks of 16; `CELL_BYTES`), which reserved
+memory does not pay. So is what its engine spends on each sequence in a step besides (`--row-ms`):
+30.42 requests at 2 a second (figure 13a) take 45 ms a token by Little's law, 132.44 at 30 a second
+(13b) take 75 ms, of which the roofline explains 35 and 31; 0.33 ms a sequence explain both. Orca is
+the authors' own in the same code. With 0 there is what the GPU would allow.
+
+Lengths are log-normal with the paper's means; their spread, mean over median 1.45, is such that a
+request of `oracle` holds 732 tokens on average, which its figures 2 and 13a imply (63.4 % of 15,728
+slots for 13.62 requests). Not as in the paper: Orca keeps each sequence in one piece, and so loses
+9 to 42 % of memory between the pieces; here all that is free can be used. Rows "less fragments"
+have a pool that is smaller by as much.
+
+A rate is sustained where the mean normalized latency of `--requests` requests is at most half a
+second a token, the middle of the paper's axes. Found by bisection, with the same requests for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from driver import say
+from machine import row
+
+from octavo.cluster.simulation.hardware import PRESETS
+from octavo.cluster.simulation.models import NAMED, ModelSizes
+from octavo.cluster.simulation.record import Record, Summary
+from octavo.cluster.simulation.setup import Setup, simulate
+from octavo.cluster.simulation.workload import (
+    MEANS,
+    Job,
+    draw_arrivals,
+    draw_lengths,
+    make_jobs,
+)
+from octavo.scheduler.config import SchedulerConfig
+
+SPREAD = 1.45
+LONGEST = 2048
+LIMIT = 0.5  # seconds a token
+CELL_BYTES = 942  # at blocks of 16 and heads of 128, 23 % of what is read
+TURNS = 7
+FRAGMENTS = {"max": 0.089, "pow2": 0.416, "oracle": 0.366}  # of the pool: the paper's figure 2
+
+ROW_MS = 0.33
+engine = {"row_seconds": ROW_MS / 1e3}
+
+Jobs = Callable[[float], Sequence[Job]]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A row of the paper's table 1. `tokens` are its slots for keys and values."""
+
+    model: str
+    device: str
+    ranks: int
+    tokens: int
+
+    def setup(self, allocation: str = "paged", size: int = 16, **changes: object) -> Setup:
+        device = msgspec.structs.replace(PRESETS[self.device], cell_bytes=CELL_BYTES, **engine)
+        paged = allocation == "paged"
+        marks = {} if paged else {"watermark_low": 0.0, "watermark_high": 0.0}
+        settings = SchedulerConfig(
+            max_model_len=LONGEST,
+            block_size=size,
+            max_num_queued_reqs=2**31,
+            allocation=allocation,
+            enable_prefix_caching=paged,
+            **marks,
+        )
+        given = {"blocks": self.tokens // size, "paged": paged} | changes
+        return Setup(device, NAMED[self.model], settings, ranks=self.ranks, **given)
+
+
+OPT_13B = Served("opt-13b", "a100-40", 1, 15_728)
+OPT_66B = Served("opt-66b", "a100-40", 4, 9_700)
+OPT_175B = Served("opt-175b", "a100-80", 8, 60_100)
+LLAMA_13B = Served("llama-13b", "a100-40", 1, 15_728)
+
+
+def workload(name: str, count: int) -> Jobs:
+    lengths = draw_lengths(MEANS[name], count, 0, LONGEST, SPREAD)
+    return lambda rate: list(make_jobs(lengths, draw_arrivals(rate, count, 0)))
+
+
+def without_fragments(setup: Setup) -> Setup:
+    lost = FRAGMENTS[setup.scheduler.allocation]
+    assert setup.blocks is not None
+    return setup.changed(blocks=int(setup.blocks * (1 - lost)))
+
+
+def sustained(setup: Setup, jobs: Jobs, low: float, high: float) -> float:
+    """The highest rate, by bisection between two, or 0 where not even the lower one is."""
+    before = low
+    for _ in range(TURNS):
+        rate = math.sqrt(low * high)
+        requests = jobs(rate)
+        bound = LIMIT * len(requests)
+        found = simulate(setup, requests, enough=lambda record: record.normalized > bound)  # noqa: B023
+        kept = found.requests == len(requests) and found.normalized_latency.mean <= LIMIT
+        low, high = (rate, high) if kept else (low, rate)
+    return low if low > before else 0.0
+
+
+def until_last_arrival(setup: Setup, jobs: Sequence[Job], look: int = 20) -> Summary:
+    """While requests come: what follows is another load."""
+    last = jobs[-1].at
+
+    def enough(record: Record) -> bool:
+        return record.last >= last
+
+    return simulate(setup, jobs, look=look, enough=enough)
+
+
+def off(ours: float, paper: float) -> str:
+    return f"{100 * (ours / paper - 1):+.0f} %"
+
+
+def memory(count: int) -> None:
+    """Figures 2, 13a and 13b."""
+    paper = {
+        "max": (7.00, "20.4 / 13.3 / 57.3 / 8.9", 7.00),
+        "pow2": (9.81, "26.8 / 17.9 / 13.6 / 41.6", 43.24),
+        "oracle": (13.62, "38.2 / 25.2 / 0 / 36.6", 72.75),
+        "paged": (30.42, "96.3 / 3.7 together", 132.44),
+    }
+    print(row("lengths, rate", "allocation", "at once", "paper", "off",
+              "token states / reserved / wasted / free, %", "paper"))  # fmt: skip
+    print(row(*["---"] * 7))
+    for name, rate, place in (("sharegpt", 2.0, 0), ("alpaca", 30.0, 2)):
+        jobs = workload(name, count if place == 0 else 8 * count)(rate)
+        for allocation, known in paper.items():
+            say(f"{name}, {allocation}")
+            setup = OPT_13B.setup(allocation)
+            runs = [(allocation, setup)]
+            if allocation in FRAGMENTS:
+                runs.append((f"{allocation}, less fragments", without_fragments(setup)))
+            for title, changed in runs:
+                found = until_last_arrival(changed, jobs)
+                shares = "-" if found.memory is None else " / ".join(
+                    f"{each:.1f}" for each in msgspec.structs.astuple(found.memory)
+                )  # fmt: skip
+                theirs = known[1] if place == 0 else ""
+                cells = f"{found.running:.2f}", known[place], off(found.running, known[place])
+                print(row(f"{name}, {rate:g}/s", title, *cells, shares, theirs), flush=True)
+
+
+def rates(count: int) -> None:
+    """Figure 12."""
+    knees = {"max": "0.5", "pow2": "0.75", "oracle": "1.0-1.1", "paged": "1.9"}
+    columns = ["model", "lengths", "allocation", "sustained, requests/s", "paper's curve"]
+    columns += ["paged / this", "paper's text", "less fragments", "paged / this"]
+    print(row(*columns))
+    print(row(*["---"] * 9))
+    text = {"max": "2.7-8", "oracle": "1.7-2.7"}
+    for served in (OPT_13B, OPT_66B, OPT_175B):
+        for name in ("sharegpt", "alpaca"):
+            jobs = workload(name, count if name == "sharegpt" else 4 * count)
+            high = 16.0 if name == "sharegpt" else 128.0
+            found: dict[str, tuple[float, float]] = {}
+            for allocation in ("paged", "oracle", "pow2", "max"):
+                setup = served.setup(allocation)
+                rate = sustained(setup, jobs, high / 256, high)
+                less = rate
+                if allocation in FRAGMENTS:
+                    less = sustained(without_fragments(setup), jobs, high / 256, high)
+                found[allocation] = rate, less
+                best = found["paged"][0]
+                say(f"{served.model}, {name}, {allocation}: {rate:.2f}, {less:.2f}")
+                known = served is OPT_13B and name == "sharegpt"
+                said = text.get(allocation, "") if name == "sharegpt" else ""
+                ratios = [f"{best / each:.2f}" if each else "-" for each in (rate, less)]
+                curve = knees[allocation] if known else ""
+                cells = f"{rate:.2f}", curve, ratios[0], said, f"{less:.2f}", ratios[1]
+                print(row(served.model, name, allocation, *cells), flush=True)
+
+
+def beams(count: int) -> None:
+    """Figure 14, Alpaca's lengths. Orca's beams and samples are so many requests of their own."""
+    lengths = draw_lengths(MEANS["alpaca"], count, 0, LONGEST, SPREAD)
+    paper = {("beams", 1): "1.3", ("beams", 6): "2.3"}
+    print(row("request", "oracle, requests/s", "paged, requests/s", "paged / oracle", "paper",
+              "less fragments", "paged / this"))  # fmt: skip
+    print(row(*["---"] * 7))
+    for kind, sizes in (("samples", (1, 2, 4, 6)), ("beams", (2, 4, 6))):
+        for size in sizes:
+            many = {"n": size, "temperature": 1.0} if kind == "samples" else {"beam_width": size}
+
+            def apart(rate: float, size: int = size) -> list[Job]:
+                at = draw_arrivals(rate, count, 0)
+                return list(
+                    make_jobs(
+                        [each for each in lengths for _ in range(size)],
+                        [each for each in at for _ in range(size)],
+                    )
+                )
+
+            def one(rate: float) -> list[Job]:
+                return list(make_jobs(lengths, draw_arrivals(rate, count, 0)))
+
+            oracle = OPT_13B.setup("oracle")
+            found = [
+                sustained(oracle, apart, 0.25, 64.0),
+                sustained(OPT_13B.setup(sampling=many if size > 1 else {}), one, 0.25, 64.0),
+                sustained(without_fragments(oracle), apart, 0.25, 64.0),
+            ]
+            known = paper.get(("beams", size), "") if kind == "beams" or size == 1 else ""
+            cells = f"{found[0]:.2f}", f"{found[1]:.2f}", f"{found[1] / found[0]:.2f}", known
+            name = f"{size} {kind}" if size > 1 else "one answer"
+            print(row(name, *cells, f"{found[2]:.2f}", f"{found[1] / found[2]:.2f}"), flush=True)
+
+
+def prefix(count: int) -> None:
+    """Figure 16: LLaMA-13B translates; one or five examples before every sentence. Sentences of 35
+    tokens and translations of 50 are a guess."""
+    print(row("prefix, tokens", "oracle, requests/s", "paged", "paged / oracle", "paper", "off",
+              "less fragments", "paged / this"))  # fmt: skip
+    print(row(*["---"] * 8))
+    lengths = draw_lengths((35.0, 50.0), count, 0, LONGEST, SPREAD)
+    for shared, paper in ((80, 1.67), (341, 3.58)):
+
+        def jobs(rate: float, shared: int = shared) -> list[Job]:
+            return list(make_jobs(lengths, draw_arrivals(rate, count, 0), shared))
+
+        oracle = LLAMA_13B.setup("oracle")
+        found = [
+            sustained(setup, jobs, 0.5, 128.0)
+            for setup in (oracle, LLAMA_13B.setup(), without_fragments(oracle))
+        ]
+        ratio = found[1] / found[0]
+        cells = f"{found[0]:.2f}", f"{found[1]:.2f}", f"{ratio:.2f}", paper, off(ratio, paper)
+        print(row(shared, *cells, f"{found[2]:.2f}", f"{found[1] / found[2]:.2f}"), flush=True)
+
+
+def chat(count: int) -> None:
+    """Figure 17: the last 1,024 tokens of a conversation, up to 1,024 in answer. Nothing is kept
+    between turns. Prompts are taken to be 1,024 long, answers as ShareGPT's."""
+    lengths = [
+        (1024, min(1024, answer))
+        for _, answer in draw_lengths(MEANS["sharegpt"], count, 0, LONGEST, SPREAD)
+    ]
+
+    def jobs(rate: float) -> list[Job]:
+        return list(make_jobs(lengths, draw_arrivals(rate, count, 0)))
+
+    print(row("allocation", "sustained, requests/s", "paged / this", "paper"))
+    print(row(*["---"] * 4))
+    best = sustained(OPT_13B.setup(), jobs, 0.05, 8.0)
+    print(row("paged", f"{best:.2f}", "", ""))
+    for allocation in ("max", "pow2", "oracle"):
+        rate = sustained(OPT_13B.setup(allocation), jobs, 0.05, 8.0)
+        print(row(allocation, f"{rate:.2f}", f"{best / rate:.2f}", "2"), flush=True)
+
+
+def blocks(count: int) -> None:
+    """Figure 18b: mean normalized latency by block size, at a load near the knee."""
+    print(
+        row("block size", "ShareGPT, 2/s, ms a token", "preemptions", "Alpaca, 20/s", "preemptions")
+    )
+    print(row(*["---"] * 5))
+    loads = [(workload("sharegpt", count), 2.0), (workload("alpaca", 4 * count), 20.0)]
+    for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        cells: list[object] = [size]
+        for jobs, rate in loads:
+            found = simulate(OPT_13B.setup(size=size), jobs(rate))
+            cells += [f"{1e3 * found.normalized_latency.mean:.1f}", found.preemptions]
+        say(f"blocks of {size}")
+        print(row(*cells), flush=True)
+
+
+def swap(count: int) -> None:
+    """Figure 19: preemption by block size, by swapping with one copy a block, as Octavo's cache
+    allows, and with one for each layer's keys and values, as the paper's. Nothing is written
+    behind."""
+    columns = ["block size", "recompute, ms a token", "swap", "swap, a copy a layer"]
+    columns += ["one preemption at 512 tokens: recompute, ms", "swap", "swap, a copy a layer"]
+    print(row(*columns))
+    print(row(*["---"] * 7))
+    jobs = workload("sharegpt", count)(2.3)
+    model: ModelSizes = NAMED["opt-13b"]
+    for size in (1, 4, 16, 64, 256):
+        base = OPT_13B.setup(size=size, host_bytes=12 * 2**30)
+        whole: list[str] = []
+        for mode, copies in (("recompute", 1), ("swap", 1), ("swap", 2 * model.layers)):
+            changes = {"preemption_mode": mode, "write_behind_blocks": 0}
+            found = simulate(base.changed(changes, copies=copies), jobs)
+            whole.append(f"{1e3 * found.normalized_latency.mean:.1f}")
+        single = [base.cost().prefill(512, 2048)]
+        for copies in (1, 2 * model.layers):
+            single.append(2 * base.changed(copies=copies).cost().copy(-(-512 // size)))
+        say(f"blocks of {size}")
+        print(row(size, *whole, *(f"{1e3 * each:.1f}" for each in single)), flush=True)
+
+
+def watermark(count: int) -> None:
+    """vLLM's measurement of its watermark (vllm#44594): Qwen2.5-7B, 299,584 slots, 128 in flight,
+    about 1,000 tokens in and 5,000 out, recomputing. The device is a guess."""
+    known = {0.0: (1065, 11_582), 0.02: (400, 12_134), 0.05: (187, 12_167), 0.1: (168, 11_835)}
+    model = ModelSizes("qwen2.5-7b", 28, 3584, 28, 4, 128, 18_944, 152_064, 32_768)
+    lengths = draw_lengths((1000.0, 5000.0), 512, 0, 16_384, 1.1)
+    jobs = list(make_jobs(lengths, draw_arrivals(math.inf, len(lengths), 0)))
+    print(
+        row("watermark", "preemptions", "vLLM's", "preempted requests", "output tokens/s", "vLLM's")
+    )
+    print(row(*["---"] * 6))
+    for mark, (preemptions, throughput) in known.items():
+        settings = SchedulerConfig(
+            max_model_len=16_384,
+            max_num_seqs=128,
+            max_num_queued_reqs=2**31,
+            watermark_low=mark,
+            watermark_high=mark,
+            preemption_mode="recompute",
+        )
+        found = simulate(Setup(PRESETS["h100"], model, settings, blocks=299_584 // 16), jobs)
+        say(f"watermark {mark}")
+        cells = found.preemptions, preemptions, found.preempted_requests
+        print(row(mark, *cells, f"{found.output_throughput:,.0f}", f"{throughput:,}"), flush=True)
+
+
+PARTS = {
+    each.__name__: each for each in (memory, rates, beams, prefix, chat, blocks, swap, watermark)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="default: all")
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--row-ms", type=float, default=ROW_MS)
+    args = parser.parse_args()
+    engine["row_seconds"] = args.row_ms / 1e3
+    for name in args.parts or PARTS:
+        if name not in PARTS:
+            parser.error(f"{name!r} is none of {', '.join(PARTS)}")
+        print(f"\n{name}: {PARTS[name].__doc__}\n".replace("\n    ", "\n"))
+        PARTS[name](args.requests)
+
+
+if __name__ == "__main__":
+    main()
