@@ -32,7 +32,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,9 +89,11 @@ class Watch:
 
 
 @asynccontextmanager
-async def open_engine(config: EngineConfig, longest: int) -> AsyncIterator[tuple[Engine, Watch]]:
-    """An engine that is warm, and what watches it."""
-    workers, watch = LocalWorkers(lambda: Worker(config.worker_config())), Watch()
+async def open_engine(
+    config: EngineConfig, longest: int, watched: Callable[[Worker], Worker] = lambda worker: worker
+) -> AsyncIterator[tuple[Engine, Watch]]:
+    """An engine that is warm, and what watches it. `watched` is given the worker to look into."""
+    workers, watch = LocalWorkers(lambda: watched(Worker(config.worker_config()))), Watch()
     capacity = await workers.start()
     watch.scheduler = Scheduler(config.scheduler_config(longest), capacity)
     engine = Engine(watch.scheduler, workers, watch.take, clock=time.monotonic)

@@ -8,9 +8,39 @@ those that a step waits for come before it, those written behind go on beside it
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from octavo.cluster.simulation.hardware import Hardware
 from octavo.cluster.simulation.models import WEIGHT_BYTES, ModelSizes
 from octavo.scheduler.plan import StepPlan, Work
+
+
+class Load(NamedTuple):
+    """What a step does, in sums over its sequences. Those that decode read `decoded` tokens of keys
+    and values; chunks of several tokens read `chunk_reads`, and multiply `pairs` of a query and a
+    key."""
+
+    rows: int
+    tokens: int
+    chosen: int
+    decoded: int
+    chunk_reads: int
+    pairs: float
+
+
+def load_of(work: list[Work]) -> Load:
+    tokens = chosen = decoded = chunk_reads = 0
+    pairs = 0.0
+    for each in work:
+        start, count = each.start, each.count
+        tokens += count
+        chosen += each.sample
+        if count <= 1:
+            decoded += start + count
+        else:
+            chunk_reads += start + count
+            pairs += count * (start + (count + 1) / 2)
+    return Load(len(work), tokens, chosen, decoded, chunk_reads, pairs)
 
 
 class Cost:
@@ -64,27 +94,20 @@ class Cost:
 
     def compute(self, work: list[Work]) -> float:
         """Seconds to compute a plan's work."""
-        grain = self._grain
-        tokens = chosen = decoded = chunk_reads = 0
-        pairs = 0.0
-        for each in work:
-            start, count = each.start, each.count
-            tokens += count
-            chosen += each.sample
-            if count <= 1:
-                decoded += start + count
-            else:
-                chunk_reads += start + count
-                pairs += count * (start + (count + 1) / 2)
-        hardware = self._hardware
-        products = self._both(self._read_layers, tokens * self._token)
-        if chosen:
-            products += self._both(self._read_head, chosen * self._choice)
-        attention = decoded * grain * self._cached
-        if pairs:
-            attention += self._both(chunk_reads * grain * self._cached, pairs * grain * self._pair)
-        seconds = products + attention + tokens * self._shared
-        return grain * (seconds + self._fixed + len(work) * hardware.row_seconds)
+        return self.seconds(load_of(work))
+
+    def seconds(self, load: Load) -> float:
+        """Seconds to compute so much."""
+        hardware, grain = self._hardware, self._grain
+        total = self._both(self._read_layers, load.tokens * self._token)
+        if load.chosen:
+            total += self._both(self._read_head, load.chosen * self._choice)
+        total += load.decoded * grain * self._cached
+        if load.pairs:
+            reading = load.chunk_reads * grain * self._cached
+            total += self._both(reading, load.pairs * grain * self._pair)
+        total += load.tokens * self._shared + self._fixed + load.rows * hardware.row_seconds
+        return grain * total
 
     def _both(self, reading: float, arithmetic: float) -> float:
         longer, shorter = max(reading, arithmetic), min(reading, arithmetic)

@@ -91,6 +91,7 @@ class Record:
         self.preemptions = array("H")
         self.generated = 0  # tokens, of all samples
         self.normalized = 0.0  # sum over those that ended
+        self.queued = 0  # requests that waited when the last step began
         self.last = 0.0  # when the last request ended
         self._grain = grain
         self._steps = 0
@@ -101,6 +102,7 @@ class Record:
 
     def step(self, seconds: float, running: int, waiting: int) -> None:
         """A step of one replica."""
+        self.queued = waiting
         self._steps += 1
         self._step_seconds += seconds
         self._running += seconds * running
