@@ -79,7 +79,7 @@ class Steps:
 
 def plain_loads() -> list[list[Job]]:
     """Sequences side by side, all alike: few and many, short and long."""
-    shapes = ((1, 32, 24), (4, 200, 16), (16, 64, 24), (16, 700, 12), (64, 40, 20), (32, 400, 8))
+    shapes = ((1, 32, 20), (4, 200, 12), (16, 64, 16), (8, 700, 8), (64, 40, 12), (24, 300, 6))
     return [list(make_jobs([(prompt, answer)] * count, [0.0] * count))
             for count, prompt, answer in shapes]  # fmt: skip
 

@@ -60,6 +60,7 @@ FRAGMENTS = {"max": 0.089, "pow2": 0.416, "oracle": 0.366}  # of the pool: the p
 
 ROW_MS = 0.33
 engine = {"row_seconds": ROW_MS / 1e3}
+length = {"factor": 1.0}
 
 Jobs = Callable[[float], Sequence[Job]]
 
@@ -100,6 +101,7 @@ BOUNDS = {  # of the search, requests a second
 OPT_13B = Served("opt-13b", "a100-40", 1, 15_728)
 OPT_66B = Served("opt-66b", "a100-40", 4, 9_700)
 OPT_175B = Served("opt-175b", "a100-80", 8, 60_100)
+compared = [OPT_13B, OPT_66B, OPT_175B]
 LLAMA_13B = Served("llama-13b", "a100-40", 1, 15_728)
 
 
@@ -111,7 +113,7 @@ def workload(
     drawn = draw_lengths(means or MEANS[name], 4000, 0, LONGEST, SPREAD)
 
     def jobs(rate: float) -> list[Job]:
-        count = max(LEAST, int(rate * SECONDS[name]))
+        count = max(LEAST, int(rate * SECONDS[name] * length["factor"]))
         lengths = [drawn[i % len(drawn)] for i in range(count) for _ in range(copies)]
         at = [each for each in draw_arrivals(rate, count, 0) for _ in range(copies)]
         return list(make_jobs(lengths, at, prefix))
@@ -193,7 +195,7 @@ def rates() -> None:
     print(row(*columns))
     print(row(*["---"] * 9))
     text = {"max": "2.7-8", "oracle": "1.7-2.7"}
-    for served in (OPT_13B, OPT_66B, OPT_175B):
+    for served in compared:
         for name in ("sharegpt", "alpaca"):
             jobs, grain = workload(name), GRAIN[name]
             low, high = BOUNDS[served.model, name]
@@ -262,7 +264,7 @@ def chat() -> None:
     drawn = draw_lengths(MEANS["sharegpt"], 4000, 0, LONGEST, SPREAD)
 
     def jobs(rate: float) -> list[Job]:
-        count = max(LEAST, int(rate * SECONDS["sharegpt"]))
+        count = max(LEAST, int(rate * SECONDS["sharegpt"] * length["factor"]))
         lengths = [(1024, min(1024, drawn[i % len(drawn)][1])) for i in range(count)]
         return list(make_jobs(lengths, draw_arrivals(rate, count, 0)))
 
@@ -356,7 +358,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help="default: all")
     parser.add_argument("--row-ms", type=float, default=ROW_MS)
+    parser.add_argument("--length", type=float, default=1.0, help="times the length of all runs")
+    parser.add_argument("--models", nargs="+", help="for rates, default: all")
     args = parser.parse_args()
+    length["factor"] = args.length
+    if args.models:
+        compared[:] = [each for each in compared if each.model in args.models]
     engine["row_seconds"] = args.row_ms / 1e3
     for name in args.parts or PARTS:
         if name not in PARTS:

@@ -68,7 +68,7 @@ def _answer(
     rate = rates[0] if rates else None
     match arguments.question:
         case "fit":
-            return [questions.what_fits(setups, workload.lengths, say)]
+            return [questions.what_fits(setups, workload.lengths)]
         case "rate":
             return [questions.by_rate(setup, jobs_at, rates or [1.0, 2.0, 4.0, 8.0], slo, say)]
         case "pool":

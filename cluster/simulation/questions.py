@@ -60,7 +60,7 @@ def one_run(setup: Setup, jobs: Sequence[Job], slo: Slo | None, say: Say) -> Tab
     return table
 
 
-def what_fits(setups: Sequence[Setup], lengths: Sequence[Length], say: Say) -> Table:
+def what_fits(setups: Sequence[Setup], lengths: Sequence[Length]) -> Table:
     """Memory, and how many requests it holds at once, on each kind of device."""
     longest = setups[0].scheduler.max_model_len
     columns = ["device", "memory, GiB", "weights", "workspace", "keys and values", "blocks"]

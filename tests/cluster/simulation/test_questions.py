@@ -26,7 +26,7 @@ def column(table, name):
 
 
 def test_what_fits_is_what_a_simulation_holds():
-    table = questions.what_fits([setup(640)], [(50, 30)], quiet)
+    table = questions.what_fits([setup(640)], [(50, 30)])
     assert column(table, "blocks") == [640] and column(table, "tokens") == [10_240]
     assert column(table, "requests of 512 tokens") == [20]
     assert column(table, "of the workload") == [640 * 16 // (50 + 15 + 8)]
