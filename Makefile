@@ -118,6 +118,7 @@ bench: install
 	$(BIN)/python benchmarks/allocation.py
 	$(BIN)/python benchmarks/failover.py
 	$(BIN)/python benchmarks/routing.py --cost
+	$(BIN)/python benchmarks/paper.py
 
 bench-peers: install
 	cd benchmarks && ../$(BIN)/python -m peers $(ARGS)
