@@ -31,6 +31,7 @@ from octavo.scheduler.glance import (
     running_lines,
     waiting_lines,
 )
+from octavo.scheduler.moves import Moves
 from octavo.scheduler.scheduler import Scheduler
 
 LOOK_SECONDS = 0.1  # between two pictures of the same engine
@@ -143,8 +144,7 @@ class Painter:
         scheduler = self._scheduler
         pool, host, moves = scheduler.cache.pool, scheduler.cache.host, scheduler.moving
         out, back = [*moves.swap_out, *moves.store], moves.swap_in
-        there = [*_firsts(out), *_seconds(back), *_firsts(moves.copy), *_seconds(moves.copy)]
-        device = codes(pool.references, pool.named, there)
+        device = codes(pool.references, pool.named, moved(moves))
         behind = codes(host.pins, host.named, [*_seconds(out), *_firsts(back)])
         return _Seen(
             now=now,
@@ -163,15 +163,25 @@ def codes(counts: Any, named: bytearray, moving: Sequence[int]) -> NDArray[np.ui
     return made
 
 
-def _written(made: NDArray[np.uint8], used: int, cached: int) -> tuple[bytes, TierLine]:
-    """As runs where that is shorter."""
+def moved(moves: Moves) -> list[int]:
+    """Device blocks that are copied from or to somewhere."""
+    out, back = [*moves.swap_out, *moves.store], moves.swap_in
+    return [*_firsts(out), *_seconds(back), *_firsts(moves.copy), *_seconds(moves.copy)]
+
+
+def write(made: NDArray[np.uint8]) -> tuple[bytes, int]:
+    """Codes as they are sent, and in how many runs; -1 where it is one a block, which is never
+    longer than that."""
     starts = np.flatnonzero(made[1:] != made[:-1]) + 1
     starts = np.concatenate(([0], starts)) if made.size else starts
     if 5 * starts.size >= made.size:
-        raw, runs = made.tobytes(), -1
-    else:
-        lengths = np.diff(starts, append=made.size).astype("<u4")
-        raw, runs = lengths.tobytes() + made[starts].tobytes(), int(starts.size)
+        return made.tobytes(), -1
+    lengths = np.diff(starts, append=made.size).astype("<u4")
+    return lengths.tobytes() + made[starts].tobytes(), int(starts.size)
+
+
+def _written(made: NDArray[np.uint8], used: int, cached: int) -> tuple[bytes, TierLine]:
+    raw, runs = write(made)
     return raw, TierLine(int(made.size), used, cached, len(raw), runs)
 
 

@@ -15,12 +15,19 @@ from octavo.cluster.api.failures import AdminOff
 from octavo.cluster.api.front import Front
 from octavo.cluster.api.fronts import Fronts
 from octavo.cluster.api.overview import overview
+from octavo.cluster.api.playbacks import Playbacks
 from octavo.cluster.api.streaming import json_response
 from octavo.cluster.api.version import octavo_version
 from octavo.cluster.picture import Look
 from octavo.scheduler.errors import InvalidRequest
 
-ADMIN_PATHS = ("/reset_prefix_cache", "/debug/blocks", "/debug/overview", "/debug/look")
+ADMIN_PATHS = (
+    "/reset_prefix_cache",
+    "/debug/blocks",
+    "/debug/overview",
+    "/debug/look",
+    "/debug/simulation",
+)
 _LONGEST_NAME = 512
 _FRESH = {"Cache-Control": "no-store"}
 
@@ -56,6 +63,14 @@ def add_admin_routes(app: FastAPI, fronts: Fronts) -> None:
         front = fronts.of(_text(request, "model") or None)
         picture = await front.client.debug_look(_look(request, front))
         return Response(picture, headers=_FRESH, media_type="application/octet-stream")
+
+    playbacks = Playbacks()
+
+    @app.post("/debug/simulation", include_in_schema=described)
+    async def debug_simulation(request: Request) -> Response:
+        _check_viewer(fronts, request)
+        films = await playbacks.play(request.query_params)
+        return Response(films, headers=_FRESH, media_type="application/octet-stream")
 
 
 def _look(request: Request, front: Front) -> Look:

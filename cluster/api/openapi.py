@@ -97,7 +97,7 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
                 content["text/event-stream"] = _events(of[_STREAMED[path]], of[ErrorAnswer])
             if path == "/metrics":
                 content["text/plain"] = {"schema": {"type": "string"}}
-            if path == "/debug/look":
+            if path in ("/debug/look", "/debug/simulation"):
                 content["application/octet-stream"] = {"schema": {"type": "string"}}
             if content:
                 operation["responses"]["200"]["content"] = content

@@ -26,12 +26,16 @@ def read_picture(raw: bytes) -> Picture:
 
 
 def _codes(tier: TierLine, raw: bytes) -> list[int]:
-    if tier.runs < 0:
-        assert len(raw) == tier.total
+    return expand(tier.total, tier.runs, raw)
+
+
+def expand(total: int, runs: int, raw: bytes) -> list[int]:
+    """One code a block."""
+    if runs < 0:
+        assert len(raw) == total
         return list(raw)
-    assert len(raw) == 5 * tier.runs
-    lengths = struct.unpack_from(f"<{tier.runs}I", raw)
-    kinds = raw[4 * tier.runs :]
+    assert len(raw) == 5 * runs
+    lengths, kinds = struct.unpack_from(f"<{runs}I", raw), raw[4 * runs :]
     made = [kind for length, kind in zip(lengths, kinds, strict=True) for _ in range(length)]
-    assert len(made) == tier.total
+    assert len(made) == total
     return made

@@ -39,6 +39,10 @@ export async function getBytes(path) {
   return (await ask(path, { headers: headers("admin") })).arrayBuffer();
 }
 
+export async function postForBytes(path) {
+  return (await ask(path, { method: "POST", headers: headers("admin") })).arrayBuffer();
+}
+
 export async function getModels() {
   const answer = await ask("v1/models", { headers: headers("caller") });
   return (await answer.json()).data.map((each) => each.id);

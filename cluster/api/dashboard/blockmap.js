@@ -104,6 +104,7 @@ export class BlockMap {
     this.canvas.height = this.rows * cell;
     this.canvas.style.width = `${this.canvas.width / ratio}px`;
     this.canvas.style.height = `${this.canvas.height / ratio}px`;
+    this.canvas.dataset.columns = this.columns;
     this.small = new OffscreenCanvas(this.columns, this.rows);
     this.ink = this.small.getContext("2d");
     this.image = this.ink.createImageData(this.columns, this.rows);
@@ -211,15 +212,6 @@ export class BlockMap {
     const row = Math.floor(this.above + ((event.clientY - box.top) / box.height) * (this.rows / this.scale));
     const block = row * this.columns + column;
     return column >= 0 && column < this.columns && block >= 0 && block < this.codes.length ? block : -1;
-  }
-
-  // The middle of a block in CSS pixels from the canvas' corner; for whoever has to click there.
-  middle(block) {
-    const size = (this.cell * this.scale) / (window.devicePixelRatio || 1);
-    return {
-      x: ((block % this.columns) - this.left + 0.5) * size,
-      y: (Math.floor(block / this.columns) - this.above + 0.5) * size,
-    };
   }
 
   point(block) {

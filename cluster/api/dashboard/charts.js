@@ -29,6 +29,33 @@ export function line(canvas, values, room, palette) {
   paint.stroke();
 }
 
+// Several courses over one stretch of time: each {points: [[at, value]], colour}, values up to
+// `most`; `levels` are lines across, `now` is where one goes down.
+export function courses(canvas, drawn, { last, most, levels, now }, palette) {
+  const { paint, width, height, ratio } = prepare(canvas);
+  const x = (at) => (at / Math.max(last, 1e-9)) * width;
+  const y = (value) => height - ratio - (value / most) * (height - 3 * ratio);
+  paint.lineWidth = ratio;
+  paint.strokeStyle = css(palette.moving);
+  paint.setLineDash([4 * ratio, 4 * ratio]);
+  for (const level of levels) stroke(paint, [[0, y(level)], [width, y(level)]]);
+  paint.setLineDash([]);
+  paint.lineWidth = 1.75 * ratio;
+  for (const { points, colour } of drawn) {
+    paint.strokeStyle = css(colour);
+    stroke(paint, points.map(([at, value]) => [x(at), y(value)]));
+  }
+  paint.lineWidth = ratio;
+  paint.strokeStyle = css(palette.ink);
+  stroke(paint, [[x(now), 0], [x(now), height]]);
+}
+
+function stroke(paint, points) {
+  paint.beginPath();
+  points.forEach(([x, y], i) => (i === 0 ? paint.moveTo(x, y) : paint.lineTo(x, y)));
+  paint.stroke();
+}
+
 // One bar a step, [whole, part of it]: the part is drawn over the whole.
 export function bars(canvas, values, room, palette) {
   const { paint, width, height } = prepare(canvas);

@@ -27,7 +27,7 @@ export class Live {
     this.askedBlock = 0;
     this.looking = false;
     this.figures = new Figures($("figures"));
-    this.requests = new RequestTable($("requests"), $("requests-words"), (id) => this.chooseRequest(id, 0));
+    this.requests = new RequestTable($("requests"), $("requests-words"), (id) => this.chooseRequest(id === this.chosen.request ? "" : id, 0));
     this.replicas = new ReplicaTable($("replicas"), $("replicas-words"));
     this.inspector = new Inspector($("inspect"), {
       block: (tier, block) => this.chooseBlock(tier, block),
@@ -204,8 +204,7 @@ export class Live {
   }
 
   chooseRequest(id, index) {
-    const same = id === this.chosen.request && index === this.chosen.index && !this.chosen.block;
-    this.chosen = { request: same ? "" : id, index: same ? 0 : index, position: -1, block: null };
+    this.chosen = { request: id, index, position: -1, block: null };
     if (this.heading && this.heading.request?.line.id !== this.chosen.request) this.heading.request = null;
     this.wake();
   }

@@ -4,6 +4,7 @@ import { remember } from "./api.js";
 import { Chat } from "./chat.js";
 import { $, setText } from "./dom.js";
 import { Live } from "./live.js";
+import { Play } from "./play.js";
 
 const THEMES = ["auto", "light", "dark"];
 const WORDS = {
@@ -40,7 +41,9 @@ $("ask-key").addEventListener("close", () => {
   refusedOnce = $("ask-key").returnValue !== "used";
   $("ask-key").returnValue = "";
   $("key").value = "";
-  if (!refusedOnce && $("ask-key").dataset.kind === "caller") chat.open();
+  if (refusedOnce) return;
+  if ($("ask-key").dataset.kind === "caller") chat.open();
+  else if (!$("play").hidden) play.open();
 });
 
 function say(text, state) {
@@ -51,6 +54,7 @@ function say(text, state) {
 }
 
 const live = new Live({ needKey: (error) => needKey("admin", error), say });
+const play = new Play({ needKey: (error) => needKey("admin", error) });
 const chat = new Chat({ needKey: (error) => needKey("caller", error) });
 
 $("hold").addEventListener("click", () => {
@@ -65,12 +69,13 @@ function wear(theme) {
   localStorage.setItem("octavo.theme", theme);
   setText($("theme"), theme[0].toUpperCase() + theme.slice(1));
   $("theme").setAttribute("aria-label", WORDS[theme]);
-  live.dye();
+  dye();
 }
+const dye = () => [live, play].forEach((each) => each.dye());
 const worn = () => localStorage.getItem("octavo.theme") ?? "auto";
 wear(THEMES.includes(worn()) ? worn() : "auto");
 $("theme").addEventListener("click", () => wear(THEMES[(THEMES.indexOf(worn()) + 1) % THEMES.length]));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => live.dye());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dye);
 
 const tabs = [...document.querySelectorAll("[role=tab]")];
 
@@ -84,6 +89,7 @@ function turnTo(tab) {
   const name = tab.getAttribute("aria-controls");
   history.replaceState(null, "", `#${name}`);
   if (name === "chat") chat.open();
+  if (name === "play") play.open();
 }
 
 tabs.forEach((tab, i) => {

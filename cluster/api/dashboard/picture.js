@@ -29,6 +29,26 @@ export function decode(buffer) {
   return heading;
 }
 
+// Films, see cluster/playback.py: {films: [{frames: [{..., codes}]}]}.
+export function decodeFilms(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const { films } = JSON.parse(text.decode(new Uint8Array(buffer, 4, length)));
+  let at = 4 + length;
+  for (const film of films) {
+    film.frames = film.frames.map((values) => {
+      const frame = Object.fromEntries(FRAME.map((name, i) => [name, values[i]]));
+      const tier = { total: film.total, runs: frame.runs };
+      const begin = at;
+      at += frame.size;
+      Object.defineProperty(frame, "codes", { get: () => codes(buffer, begin, tier) });
+      return frame;
+    });
+  }
+  return films;
+}
+
+const FRAME = ["at", "running", "waiting", "finished", "preempted", "used", "cached", "tokens", "reserved", "wasted", "size", "runs"];
+
 function codes(buffer, at, tier) {
   if (tier.runs < 0) return new Uint8Array(buffer, at, tier.total);
   const all = new Uint8Array(tier.total);
