@@ -27,8 +27,8 @@ def add_access(parser: argparse.ArgumentParser) -> None:
         "--admin-api-key",
         metavar="KEY",
         help="turns on POST /reset_prefix_cache and /debug/..., for callers who send this key; the "
-        "dashboard asks for it (default: $OCTAVO_ADMIN_API_KEY, or none: then they are off, but for "
-        "what the dashboard shows where callers need no key either)",
+        "dashboard asks for it (default: $OCTAVO_ADMIN_API_KEY, or none: then they are off, but "
+        "for what the dashboard shows where callers need no key either)",
     )
     group.add_argument(
         "--allowed-origins",
