@@ -28,6 +28,7 @@ from octavo.scheduler.glance import (
     RequestLine,
     describe_block,
     describe_request,
+    moves_under_way,
     running_lines,
     waiting_lines,
 )
@@ -120,7 +121,7 @@ class Painter:
         if seen is None or now - seen.now >= LOOK_SECONDS:
             seen = self._seen = self._look(now)
         pointed = look.request and describe_request(scheduler, look.request, look.index, now)
-        low, high = scheduler.watermarks
+        low, high = scheduler.config.watermarks(scheduler.capacity)
         heading = Heading(
             replica=look.replica,
             now=seen.now,
@@ -142,7 +143,7 @@ class Painter:
 
     def _look(self, now: float) -> _Seen:
         scheduler = self._scheduler
-        pool, host, moves = scheduler.cache.pool, scheduler.cache.host, scheduler.moving
+        pool, host, moves = scheduler.cache.pool, scheduler.cache.host, moves_under_way(scheduler)
         out, back = [*moves.swap_out, *moves.store], moves.swap_in
         device = codes(pool.references, pool.named, moved(moves))
         behind = codes(host.pins, host.named, [*_seconds(out), *_firsts(back)])

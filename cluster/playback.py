@@ -23,6 +23,7 @@ from msgspec import Meta
 from octavo.cluster.picture import codes, moved, write
 from octavo.scheduler.config import Allocation, Capacity, PreemptionMode, SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest, OctavoError, QueueFull
+from octavo.scheduler.glance import moves_under_way
 from octavo.scheduler.introspection import measure_memory
 from octavo.scheduler.plan import StepPlan, StepResult
 from octavo.scheduler.request import Request
@@ -116,7 +117,7 @@ class Reel:
         """A frame at the moment, while the newest plan is on its way."""
         scheduler = self._scheduler
         pool, counters = scheduler.cache.pool, scheduler.counters
-        raw, runs = write(codes(pool.references, pool.named, moved(scheduler.moving)))
+        raw, runs = write(codes(pool.references, pool.named, moved(moves_under_way(scheduler))))
         self._finished += len(scheduler.take_ended())
         memory = measure_memory(scheduler)
         frame = Frame(
@@ -139,7 +140,7 @@ class Reel:
     def cut(self, whole: bool, refused: int = 0) -> tuple[Film, bytes]:
         """The film, and the codes of all of its frames."""
         scheduler = self._scheduler
-        low, high = scheduler.watermarks
+        low, high = scheduler.config.watermarks(scheduler.capacity)
         film = Film(
             name=self._name,
             total=scheduler.capacity.num_blocks,

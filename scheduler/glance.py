@@ -14,6 +14,7 @@ import msgspec
 
 from octavo.scheduler.group import Group
 from octavo.scheduler.introspection import state_of
+from octavo.scheduler.moves import Moves
 from octavo.scheduler.scheduler import Scheduler
 
 MOST_RUNNING = 200
@@ -92,6 +93,11 @@ def waiting_lines(scheduler: Scheduler, now: float) -> list[RequestLine]:
     return [_line(group, now) for group in islice(scheduler.roster.waiting, MOST_WAITING)]
 
 
+def moves_under_way(scheduler: Scheduler) -> Moves:
+    """Memory operations of all plans in flight."""
+    return Moves.of(flight.moves for flight in scheduler.roster.flights)
+
+
 def describe_request(
     scheduler: Scheduler, request_id: str, index: int, now: float
 ) -> RequestDetail | None:
@@ -108,9 +114,9 @@ def describe_request(
         granted=seq.granted,
         computed=seq.computed,
         final=seq.published,
-        table=seq.table.copy(),
-        host_table=seq.host_table.copy(),
-        reserved=seq.reserved.copy(),
+        table=list(seq.table),
+        host_table=list(seq.host_table),
+        reserved=list(seq.reserved),
         sequences=[
             SequenceLine(each.index, len(each.tokens), each.computed) for each in group.sequences
         ],
@@ -170,7 +176,7 @@ def _holders(groups: Iterable[Group], on_device: bool, block: int) -> Iterable[H
 
 
 def _move(scheduler: Scheduler, on_device: bool, block: int) -> str | None:
-    moves = scheduler.moving
+    moves = moves_under_way(scheduler)
     kinds = {
         "swap_out": (moves.swap_out, True, False),
         "swap_in": (moves.swap_in, False, True),

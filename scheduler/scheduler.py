@@ -51,9 +51,7 @@ class Scheduler:
         self._outcomes = Outcomes(self.roster, self.cache, self.counters)
         self.judge: Judge | None = None  # whoever asks why requests are left out
         self._max_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-        growing = config.allocation == "paged"  # what is reserved whole needs no room to grow
-        self._low = int(capacity.usable_blocks * config.watermark_low) * growing
-        self._high = int(capacity.usable_blocks * config.watermark_high) * growing
+        self._low, self._high = config.watermarks(capacity)
         self._admitting = True
         self._arrivals = 0
         self._begun: list[str] = []
@@ -92,16 +90,6 @@ class Scheduler:
     def groups(self) -> list[Group]:
         """All requests that have not ended, for whoever shows them."""
         return list(self.roster.live.values())
-
-    @property
-    def watermarks(self) -> tuple[int, int]:
-        """Numbers of free blocks: below the first nobody is let in, from the second on again."""
-        return self._low, self._high
-
-    @property
-    def moving(self) -> Moves:
-        """Memory operations of all plans in flight."""
-        return Moves.of(flight.moves for flight in self._flights)
 
     def add(self, request: Request, now: float) -> None:
         """Queues a request. Raises `NeverFits`, `QueueFull` or `InvalidRequest`; then nothing of

@@ -117,14 +117,13 @@ def watch(page: Page, url: str, faults: list[str]) -> None:
     """Notes every error of a page, and every request that goes elsewhere."""
     page.set_default_timeout(PATIENCE_MS)
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("request", lambda each: each.url.startswith(url) or faults.append(each.url))
-    page.on("console", lambda said: _note(said.type, said.text, faults))
+    page.on("request", lambda each: _note(not each.url.startswith(url), each.url, faults))
+    page.on("console", lambda said: _note(said.type in ("error", "warning"), said.text, faults))
 
 
-def _note(kind: str, text: str, faults: list[str]) -> None:
-    refused = "status of 401" in text  # what asking without a key looks like
-    if kind in ("error", "warning") and not refused:
-        faults.append(text)
+def _note(wrong: bool, words: str, faults: list[str]) -> None:
+    if wrong and "status of 401" not in words:  # what asking without a key looks like
+        faults.append(words)
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,9 @@ def test_codes_are_right_at_every_step_of_a_crowded_run() -> None:
         assert heading.device.cached == view.device.cached
         assert heading.device.used == view.device.total - 1 - view.device.free
         assert heading.host.used == view.host.total - view.host.free
-        assert (heading.low, heading.high) == sim.scheduler.watermarks
+        assert (heading.low, heading.high) == sim.scheduler.config.watermarks(
+            sim.scheduler.capacity
+        )
         kinds |= {*shown.device}
     assert {0, 1, 2, 3} <= kinds
 
