@@ -59,6 +59,12 @@ class SchedulerConfig:
                 f"got {self.watermark_low} and {self.watermark_high}",
             )
 
+    def watermarks(self, capacity: Capacity) -> tuple[int, int]:
+        """Numbers of free blocks: below the first nobody is let in, from the second on again."""
+        growing = self.allocation == "paged"  # what is reserved whole needs no room to grow
+        low = int(capacity.usable_blocks * self.watermark_low) * growing
+        return low, int(capacity.usable_blocks * self.watermark_high) * growing
+
 
 class Capacity(msgspec.Struct, frozen=True, array_like=True):
     """What the workers found room for: `num_blocks` counts the null block 0 too, the host tier has

@@ -51,9 +51,7 @@ class Scheduler:
         self._outcomes = Outcomes(self.roster, self.cache, self.counters)
         self.judge: Judge | None = None  # whoever asks why requests are left out
         self._max_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-        growing = config.allocation == "paged"  # what is reserved whole needs no room to grow
-        self._low = int(capacity.usable_blocks * config.watermark_low) * growing
-        self._high = int(capacity.usable_blocks * config.watermark_high) * growing
+        self._low, self._high = config.watermarks(capacity)
         self._admitting = True
         self._arrivals = 0
         self._begun: list[str] = []

@@ -27,6 +27,7 @@ from octavo.cluster.api.answers import (
 )
 from octavo.cluster.api.completions import MAX_LOGPROBS
 from octavo.cluster.api.openapi_bodies import complete_bodies
+from octavo.cluster.api.overview import OverviewAnswer
 from octavo.cluster.api.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -55,6 +56,7 @@ _ANSWERS: dict[str, type] = {
     "/v1/models/{name}": Model,
     "/tokenize": TokenizeAnswer,
     "/detokenize": DetokenizeAnswer,
+    "/debug/overview": OverviewAnswer,
     "/reset_prefix_cache": ResetAnswer,
 }
 _STREAMED: dict[str, type] = {
@@ -95,6 +97,8 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
                 content["text/event-stream"] = _events(of[_STREAMED[path]], of[ErrorAnswer])
             if path == "/metrics":
                 content["text/plain"] = {"schema": {"type": "string"}}
+            if path in ("/debug/look", "/debug/simulation"):
+                content["application/octet-stream"] = {"schema": {"type": "string"}}
             if content:
                 operation["responses"]["200"]["content"] = content
             operation["responses"].pop("422", None)

@@ -26,8 +26,9 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--admin-api-key",
         metavar="KEY",
-        help="turns on POST /reset_prefix_cache and GET /debug/blocks, for callers who send this "
-        "key (default: $OCTAVO_ADMIN_API_KEY, or none and both are off)",
+        help="turns on POST /reset_prefix_cache and /debug/..., for callers who send this key; the "
+        "dashboard asks for it (default: $OCTAVO_ADMIN_API_KEY, or none: then they are off, but "
+        "for what the dashboard shows where callers need no key either)",
     )
     group.add_argument(
         "--allowed-origins",

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from tests.cluster.pictures import read_picture
 from tests.e2e.answers import ADAPTER, MODEL
 from tests.e2e.server import BACK_SECONDS, healthy, idle, read_gauge, scrape, wait_for
 
@@ -123,6 +124,9 @@ def test_an_admin_resets_and_sees_every_replica(server, client):
     )
     admin = {"Authorization": "Bearer admin"}
     assert httpx.post(f"{server.url}/reset_prefix_cache").status_code == 401
+    looked = httpx.get(f"{server.url}/debug/look", headers=admin)
+    assert looked.status_code == 200, looked.text
+    assert read_picture(looked.content).heading.device.total > 1
     shown = httpx.get(f"{server.url}/debug/blocks", headers=admin).json()
     assert len(shown["replicas"]) == 2
     answer = httpx.post(f"{server.url}/reset_prefix_cache", headers=admin)
