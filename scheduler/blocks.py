@@ -9,6 +9,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, KeysView
 
+from octavo.scheduler.ages import Ages
+
 NULL_BLOCK = 0
 
 
@@ -28,6 +30,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.free = num_blocks - 1
         self.cached = 0  # of the free ones, those whose content can still be found
+        self.shared = 0  # of the used ones, those with more than one reference
         self.references = array("I", [0]) * num_blocks
         self._next = array("I", range(1, num_blocks))
         self._next.append(NULL_BLOCK)
@@ -36,6 +39,7 @@ class BlockPool:
         self.names: list[bytes | None] = [None] * num_blocks
         self._index: dict[bytes, int] = {}
         self.changed: set[bytes] | None = None  # names that came or went, where somebody asks
+        self.ages = Ages(num_blocks)
 
     @property
     def findable(self) -> KeysView[bytes]:
@@ -55,16 +59,23 @@ class BlockPool:
         block = self._next[NULL_BLOCK]
         assert block != NULL_BLOCK, "take() from an empty pool"
         self._unlink(block)
+        ages = self.ages
         if self.names[block] is not None:
+            ages.evict(block)
             self._forget(block)
         self.references[block] = 1
+        ages.taken[block] = ages.now
         return block
 
     def touch(self, block: int) -> None:
         """One more reference to a found block; takes it out of the free list if it was there."""
-        if self.references[block] == 0:
+        count = self.references[block]
+        if count == 0:
             self._unlink(block)
-        self.references[block] += 1
+            self.ages.reuse(block)
+        elif count == 1:
+            self.shared += 1
+        self.references[block] = count + 1
 
     def release(self, table: Iterable[int]) -> None:
         """Drops one reference to each block of a table given tail first, so that of one sequence
@@ -76,6 +87,8 @@ class BlockPool:
             references[block] = count - 1
             if count == 1:
                 self._link(block)
+            elif count == 2:
+                self.shared -= 1
 
     def publish(self, block: int, name: bytes) -> bool:
         """Makes a full, written block findable; True if it was not. Where the same content is
@@ -106,6 +119,7 @@ class BlockPool:
         assert len(free) == len(set(free)) == self.free
         held = {b for b in range(1, self.num_blocks) if self.references[b] > 0}
         assert held.isdisjoint(free) and len(held) + len(free) == self.num_blocks - 1
+        assert self.shared == sum(self.references[block] > 1 for block in held)
         assert self.references[NULL_BLOCK] == 0 and self.names[NULL_BLOCK] is None
         assert all(self.names[block] == name for name, block in self._index.items())
         assert sum(h is not None for h in self.names) == len(self._index)
@@ -133,3 +147,4 @@ class BlockPool:
         self._next[before] = self._previous[after] = block
         self._previous[block], self._next[block] = before, after
         self.free += 1
+        self.ages.used[block] = self.ages.now

@@ -62,6 +62,27 @@ class MemoryUse(msgspec.Struct, frozen=True):
     unshared_blocks: int
 
 
+class QueueView(msgspec.Struct, frozen=True):
+    """Those that wait: how many of them for others' results and not for room, how many with their
+    content on the host, and how long the longest has waited, in seconds. One that was preempted
+    waits since then."""
+
+    deferred: int
+    swapped: int
+    oldest: float
+
+
+def describe_queue(scheduler: Scheduler, now: float) -> QueueView:
+    """A picture of the moment; `now` is on the scheduler's clock."""
+    deferred = swapped = 0
+    oldest = now
+    for group in scheduler.roster.waiting:
+        deferred += group.awaits_result() or scheduler.cache.still_waits(group)
+        swapped += any(seq.host_table for seq in group.sequences)
+        oldest = min(oldest, group.queued_at)
+    return QueueView(deferred, swapped, now - oldest)
+
+
 def describe_blocks(scheduler: Scheduler) -> BlocksView:
     """A picture of the moment."""
     cache = scheduler.cache

@@ -28,6 +28,7 @@ class Roster:
         self.live: dict[str, Group] = {}
         self.ended: list[Group] = []
         self.changes = RowChanges()
+        self.now = 0.0  # of the plan that is being made
         self.free_rows = list(range(num_rows - 1, -1, -1))
         self._num_rows = num_rows
         self._seated = 0
@@ -73,6 +74,7 @@ class Roster:
         for seq in group.sequences:
             self.unseat(seq)
             seq.restart()
+        group.queued_at = self.now
         self.waiting.push(group)
 
     def unseat(self, seq: Sequence) -> None:
@@ -108,6 +110,7 @@ class Roster:
         seq.finish = reason
         if seq.group.beams is None:  # of beams, those count that are delivered
             seq.group.generated += seq.generated
+            seq.group.longest = max(seq.group.longest, seq.generated)
 
     def _close(self, group: Group, reason: Finish) -> None:
         if group.running:

@@ -155,6 +155,8 @@ class Scheduler:
         """The next plan, or None while there is nothing to compute that does not wait for a
         result in flight. Decodes come first, then prompts, then resumptions and admissions."""
         self.cache.host.settle()
+        self.cache.pool.ages.tell(now)
+        self.roster.now = now
         draft = Draft(self.config.max_num_batched_tokens)
         preempted, lacking = self._continue_decodes(draft)
         for group in lacking:
