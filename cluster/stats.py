@@ -106,10 +106,11 @@ class Measured(msgspec.Struct):
     def copy(self) -> Measured:
         """The totals of this moment. Each request asks for them where engine and front share a
         process, so it does not take the long way of `deepcopy`."""
-        fields: list[Any] = [getattr(self, name) for name in self.__struct_fields__]
-        return Measured(
-            *(each.copy() if isinstance(each, Histogram | dict) else each for each in fields)
-        )
+        copied: list[Any] = []
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            copied.append(value.copy() if isinstance(value, Histogram | dict) else value)
+        return Measured(*copied)
 
 
 class EngineStats(msgspec.Struct):
