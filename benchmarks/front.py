@@ -29,6 +29,7 @@ from octavo.cluster.api.app import create_app
 from octavo.cluster.api.server import HttpServer
 from octavo.cluster.api.settings import Address, FrontSettings
 from octavo.cluster.observer import Observer
+from octavo.cluster.picture import Look
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import Capacity, SchedulerConfig
@@ -97,6 +98,9 @@ class Ready:
 
     async def debug_blocks(self) -> list[bytes]:
         return []
+
+    async def debug_look(self, look: Look) -> bytes:
+        return b""
 
 
 async def one_stream(port: int, tokens: int, chat: bool) -> int:

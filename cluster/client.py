@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from octavo.cluster.picture import Look
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.request import Request, TokenEvent
 
@@ -43,3 +44,7 @@ class EngineClient(Protocol):
 
     async def debug_blocks(self) -> list[bytes]:
         """What each replica's blocks hold, one JSON document a replica. Raises `EngineDead`."""
+
+    async def debug_look(self, look: Look) -> bytes:
+        """The replica `look.replica` at a glance, see `octavo.cluster.picture`. Raises
+        `EngineDead` where it does not answer."""

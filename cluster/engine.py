@@ -20,6 +20,7 @@ import msgspec
 
 from octavo.cluster.observer import Observer
 from octavo.cluster.pace import Pace
+from octavo.cluster.picture import Look, Painter
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import EngineDead, OutOfStep
@@ -84,6 +85,7 @@ class Engine:
         self._pace = Pace()
         self._wake = asyncio.Event()
         self._observer = Observer(scheduler)
+        self._painter = Painter(scheduler, clock)
         self._fault: str | None = None
         self._last_step = clock()
 
@@ -151,8 +153,10 @@ class Engine:
             self._cancel_flights()
             self._send(self.scheduler.resync())
             return
+        began = max(flight.sent, self._last_step)
         now = self._last_step = self._clock()
         result = decode_result(raw)
+        self._painter.stepped(now, flight.tokens, now - began, result.compute_seconds)
         self._pace.observe(flight.tokens, result.compute_seconds)
         events = self.scheduler.update(result, now)
         self._observer.record(events, now)
@@ -166,6 +170,10 @@ class Engine:
     def debug_blocks(self) -> bytes:
         """What lies in which block, as JSON: `octavo.scheduler.introspection.BlocksView`."""
         return msgspec.json.encode(describe_blocks(self.scheduler))
+
+    def debug_look(self, look: Look) -> bytes:
+        """The engine at a glance, see `octavo.cluster.picture`."""
+        return self._painter.paint(look)
 
     def stats(self, replica: str) -> EngineStats:
         """A snapshot; `replica` is the name it goes by."""

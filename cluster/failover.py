@@ -20,6 +20,7 @@ from contextlib import aclosing
 import msgspec
 
 from octavo.cluster.client import EngineClient
+from octavo.cluster.picture import Look
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.errors import EngineDead, QueueFull, RequestFailed
 from octavo.scheduler.request import Request, TokenEvent
@@ -151,6 +152,9 @@ class Failover:
 
     async def debug_blocks(self) -> list[bytes]:
         return await self._engines.debug_blocks()
+
+    async def debug_look(self, look: Look) -> bytes:
+        return await self._engines.debug_look(look)
 
     async def _attempt(self, course: Course) -> AsyncGenerator[TokenEvent, None]:
         async with contextlib.AsyncExitStack() as turn:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from octavo.cluster.engine import Engine, Workers
+from octavo.cluster.picture import Look
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import Capacity, SchedulerConfig
@@ -105,6 +106,9 @@ class LocalClient:
 
     async def debug_blocks(self) -> list[bytes]:
         return [self._engine.debug_blocks()]
+
+    async def debug_look(self, look: Look) -> bytes:
+        return self._engine.debug_look(look)
 
 
 class LocalEngine:

@@ -37,6 +37,7 @@ class BlockPool:
         self._previous = array("I", [num_blocks - 1])
         self._previous.extend(range(num_blocks - 1))
         self.names: list[bytes | None] = [None] * num_blocks
+        self.named = bytearray(num_blocks)  # 1 where there is a name: all of it at a glance
         self._index: dict[bytes, int] = {}
         self.changed: set[bytes] | None = None  # names that came or went, where somebody asks
         self.ages = Ages(num_blocks)
@@ -99,6 +100,7 @@ class BlockPool:
         assert self.names[block] is None
         self._index[name] = block
         self.names[block] = name
+        self.named[block] = 1
         if self.changed is not None:
             self.changed.add(name)
         return True
@@ -123,6 +125,7 @@ class BlockPool:
         assert self.references[NULL_BLOCK] == 0 and self.names[NULL_BLOCK] is None
         assert all(self.names[block] == name for name, block in self._index.items())
         assert sum(h is not None for h in self.names) == len(self._index)
+        assert list(self.named) == [name is not None for name in self.names]
         assert self.cached == sum(self.names[block] is not None for block in free)
 
     def _forget(self, block: int) -> None:
@@ -130,6 +133,7 @@ class BlockPool:
         assert name is not None
         del self._index[name]
         self.names[block] = None
+        self.named[block] = 0
         if self.changed is not None:
             self.changed.add(name)
 

@@ -25,6 +25,7 @@ class HostPool:
         self._kept: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._resting: dict[int, None] = {}
         self.names: list[bytes | None] = [None] * total
+        self.named = bytearray(total)  # 1 where there is a name: all of it at a glance
         self._index: dict[bytes, int] = {}
         self.changed: set[bytes] | None = None  # names that came or went, where somebody asks
 
@@ -73,6 +74,7 @@ class HostPool:
         if name not in self._index:
             self._index[name] = block
             self.names[block] = name
+            self.named[block] = 1
             if self.changed is not None:
                 self.changed.add(name)
 
@@ -106,6 +108,7 @@ class HostPool:
         if name is not None:
             del self._index[name]
             self.names[block] = None
+            self.named[block] = 0
             if self.changed is not None:
                 self.changed.add(name)
             if block in self._kept:
@@ -129,3 +132,4 @@ class HostPool:
         assert all(self.names[block] is not None for block in self._kept)
         assert all(self.names[block] == name for name, block in self._index.items())
         assert sum(name is not None for name in self.names) == len(self._index)
+        assert list(self.named) == [name is not None for name in self.names]

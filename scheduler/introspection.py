@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from octavo.scheduler.group import Group
 from octavo.scheduler.scheduler import Scheduler
 
 
@@ -83,6 +84,12 @@ def describe_queue(scheduler: Scheduler, now: float) -> QueueView:
     return QueueView(deferred, swapped, now - oldest)
 
 
+def state_of(group: Group) -> str:
+    """See `RequestView.state`."""
+    swapped = any(seq.host_table for seq in group.sequences)
+    return "running" if group.running else "swapped" if swapped else "waiting"
+
+
 def describe_blocks(scheduler: Scheduler) -> BlocksView:
     """A picture of the moment."""
     cache = scheduler.cache
@@ -104,11 +111,10 @@ def describe_blocks(scheduler: Scheduler) -> BlocksView:
             )
             tables.append([*seq.table, *seq.reserved])
             host_tables.append(seq.host_table)
-        swapped = any(seq.host_table for seq in group.sequences)
         requests.append(
             RequestView(
                 id=group.id,
-                state="running" if group.running else "swapped" if swapped else "waiting",
+                state=state_of(group),
                 priority=group.priority,
                 preemptions=group.preemptions,
                 sequences=sequences,

@@ -94,6 +94,16 @@ class Scheduler:
         """All requests that have not ended, for whoever shows them."""
         return list(self.roster.live.values())
 
+    @property
+    def watermarks(self) -> tuple[int, int]:
+        """Numbers of free blocks: below the first nobody is let in, from the second on again."""
+        return self._low, self._high
+
+    @property
+    def moving(self) -> Moves:
+        """Memory operations of all plans in flight."""
+        return Moves.of(flight.moves for flight in self._flights)
+
     def add(self, request: Request, now: float) -> None:
         """Queues a request. Raises `NeverFits`, `QueueFull` or `InvalidRequest`; then nothing of
         it is kept. One that was let in elsewhere before is never one too many."""

@@ -50,7 +50,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sources() -> set[str]:
     """Names in the wheel that the repository's files must have."""
     files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    files += [path for path in (ROOT / "kernels" / "csrc").iterdir() if path.is_file()]
+    for folder in (ROOT / "kernels" / "csrc", ROOT / "cluster" / "api" / "dashboard"):
+        files += [path for path in folder.iterdir() if path.is_file()]
     inside = {f"octavo/{path.relative_to(ROOT).as_posix()}" for path in files}
     return inside | {"octavo/__init__.py", "octavo/py.typed"}
 

@@ -31,6 +31,7 @@ from octavo.cluster.api.guard import Guard
 from octavo.cluster.api.metrics import CONTENT_TYPE, read_spelling, render_metrics
 from octavo.cluster.api.openapi import describe
 from octavo.cluster.api.origins import SameOrigin, answer_preflights
+from octavo.cluster.api.pages import add_pages
 from octavo.cluster.api.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -77,6 +78,7 @@ def create_shared_app(models: list[Front]) -> FastAPI:
     _add_model_routes(app, fronts)
     _add_token_routes(app, fronts)
     add_admin_routes(app, fronts)
+    add_pages(app)
     describe(app, shared.asks_for_key)
     return app
 
@@ -87,7 +89,15 @@ def _add_open_routes(app: FastAPI, fronts: Fronts) -> None:
     @app.get("/")
     async def index() -> Response:
         paths = ("/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses")
-        more = ("/tokenize", "/detokenize", "/health", "/load", "/metrics", "/version")
+        more = (
+            "/tokenize",
+            "/detokenize",
+            "/health",
+            "/load",
+            "/metrics",
+            "/version",
+            "/dashboard",
+        )
         admin = ADMIN_PATHS if fronts.shared.admin_api_key is not None else ()
         endpoints = [*paths, *more, "/openapi.json", *admin]
         models = list(fronts.names)

@@ -26,6 +26,7 @@ from octavo.cluster.api.answers import (
     VersionAnswer,
 )
 from octavo.cluster.api.completions import MAX_LOGPROBS
+from octavo.cluster.api.overview import OverviewAnswer
 from octavo.cluster.api.protocol import (
     UNSERVED,
     ChatRequest,
@@ -56,6 +57,7 @@ _ANSWERS: dict[str, type] = {
     "/v1/models/{name}": Model,
     "/tokenize": TokenizeAnswer,
     "/detokenize": DetokenizeAnswer,
+    "/debug/overview": OverviewAnswer,
     "/reset_prefix_cache": ResetAnswer,
 }
 _STREAMED: dict[str, type] = {
@@ -98,6 +100,8 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
                 content["text/event-stream"] = event
             if path == "/metrics":
                 content["text/plain"] = {"schema": {"type": "string"}}
+            if path == "/debug/look":
+                content["application/octet-stream"] = {"schema": {"type": "string"}}
             if content:
                 operation["responses"]["200"]["content"] = content
             operation["responses"].pop("422", None)

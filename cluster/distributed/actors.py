@@ -25,6 +25,7 @@ from octavo.cluster.distributed.ray_workers import RayWorkers
 from octavo.cluster.distributed.replies import Replies
 from octavo.cluster.distributed.wire import decode_request, encode_error
 from octavo.cluster.engine import Engine
+from octavo.cluster.picture import Look
 from octavo.cluster.routing.route import Route, tokens_of
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.digest import Publisher
@@ -153,6 +154,10 @@ class SchedulerActor:
     async def debug_blocks(self) -> bytes:
         """See `Engine.debug_blocks`."""
         return self._started[0].debug_blocks()
+
+    async def debug_look(self, look: Look) -> bytes:
+        """See `Engine.debug_look`."""
+        return self._started[0].debug_look(look)
 
     async def fault(self) -> str | None:
         """Why no step can run, or None."""

@@ -38,6 +38,7 @@ from octavo.cluster.distributed.wire import (
     decode_message,
     encode,
 )
+from octavo.cluster.picture import Look
 from octavo.cluster.routing.names import names_of
 from octavo.cluster.routing.route import Route, tokens_of
 from octavo.cluster.routing.routing import Routing
@@ -160,6 +161,14 @@ class RemoteClient:
         """See `EngineClient.debug_blocks`."""
         return await self._ask_all("debug_blocks")
 
+    async def debug_look(self, look: Look) -> bytes:
+        """See `EngineClient.debug_look`. Serve has no way to one replica: all are asked, and the
+        others have nothing to say. Where one of them is just dying, that is no matter."""
+        for answer in await self._ask_each("debug_look", look):
+            if answer and not isinstance(answer, BaseException):
+                return bytes(answer)
+        raise EngineDead(f"replica {look.replica} did not answer debug_look")
+
     def _route(self, request: Request, now: float) -> Route:
         able = [each.replica for each in self._roll.stats(now)]
         decision = self._routing.route(request.id, tokens_of(request), names_of(request), able)
@@ -168,18 +177,24 @@ class RemoteClient:
 
     async def _ask_all(self, method: str) -> list[Any]:
         """Every replica's answer. Raises `EngineDead` where one is missing."""
-        try:
-            response = self._replicas.broadcast(method)
-            answers = await response.results_async(
-                timeout_s=CONTROL_SECONDS, return_exceptions=True
-            )
-        except (RayError, RayServeException, TimeoutError) as error:
-            raise EngineDead(f"no replica answered {method}: {type(error).__name__}") from error
+        answers = await self._ask_each(method)
         good = [each for each in answers if not isinstance(each, BaseException)]
         expected = max(len(answers), len(self.stats()))
         if len(good) < expected:
             raise EngineDead(f"only {len(good)} of {expected} replicas answered {method}")
         return good
+
+    async def _ask_each(self, method: str, *arguments: Any) -> list[Any]:
+        """Every replica's answer, or why there is none. Raises `EngineDead` where there is no
+        answer at all."""
+        try:
+            response = self._replicas.broadcast(method, *arguments)
+            answers: list[Any] = await response.results_async(
+                timeout_s=CONTROL_SECONDS, return_exceptions=True
+            )
+        except (RayError, RayServeException, TimeoutError) as error:
+            raise EngineDead(f"no replica answered {method}: {type(error).__name__}") from error
+        return answers
 
     async def _tell_given_up(self) -> None:
         """Serve offers no way to the one replica that has a request, so all are told; what is given

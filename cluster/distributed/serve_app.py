@@ -41,6 +41,7 @@ from octavo.cluster.distributed.serve_policy import serve_autoscaling
 from octavo.cluster.distributed.versions import with_version
 from octavo.cluster.distributed.wire import decode_error, encode_error
 from octavo.cluster.failover import Failover
+from octavo.cluster.picture import Look
 from octavo.cluster.routing.route import Route
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 
@@ -104,6 +105,13 @@ class Replica:
         """See `Engine.debug_blocks`."""
         document: bytes = await self._scheduler.debug_blocks.remote()
         return document
+
+    async def debug_look(self, look: Look) -> bytes:
+        """See `Engine.debug_look`; nothing where another replica is meant."""
+        if look.replica != self._name:
+            return b""
+        picture: bytes = await self._scheduler.debug_look.remote(look)
+        return picture
 
     async def rouse(self, route: Route) -> None:
         """Nothing. That it is called makes Serve start a replica where there is none."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo.cluster.engine import Engine
 from octavo.cluster.local import LocalClient, LocalWorkers
+from octavo.cluster.picture import Look
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import SchedulerConfig
@@ -143,3 +144,6 @@ class Fleet:
 
     async def debug_blocks(self) -> list[bytes]:
         return []
+
+    async def debug_look(self, look: Look) -> bytes:
+        return await self._up[look.replica].client.debug_look(look)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
+from octavo.cluster.picture import Look
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import Capacity
@@ -35,6 +36,7 @@ class ScriptedEngine:
         self.live: set[str] = set()
         self.aborted: list[tuple[str, int]] = []
         self.resets = 0
+        self.looks: list[Look] = []
         self.documents = [b'{"blocks":[]}']
         self.reason: str | None = None
         self.up = True
@@ -78,6 +80,10 @@ class ScriptedEngine:
 
     async def debug_blocks(self) -> list[bytes]:
         return self.documents
+
+    async def debug_look(self, look: Look) -> bytes:
+        self.looks.append(look)
+        return b"a picture"
 
 
 async def until(condition: Callable[[], object]) -> None:
