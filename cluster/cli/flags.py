@@ -11,6 +11,7 @@ from typing import TypeAlias, get_args
 from octavo.cluster.cli.access_flags import add_access
 from octavo.cluster.cli.chat_flags import add_chat_flags
 from octavo.cluster.cli.sizes import parse_bytes
+from octavo.cluster.cli.top_flags import add_top
 from octavo.cluster.config import PlacementStrategy
 from octavo.scheduler.config import Allocation, PreemptionMode
 from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, QUANTIZATIONS
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         add_group(serve)
     _deploy(commands)
     _status(commands)
+    add_top(commands)
     return parser
 
 

@@ -33,6 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return OK
             case "status":
                 return OK if status(arguments) else INTERNAL
+            case "top":
+                from octavo.cluster.cli.top import top
+
+                top(arguments)
+                return OK
             case _:
                 return serve(arguments, console)
     except InvalidRequest as error:
