@@ -2,7 +2,7 @@
 
 Everything comes from the latest snapshot of every replica; nothing is counted here. So a scrape
 gives the same figures whichever process answers it. The text is written here and not by a library:
-a scrape runs between the tokens of all streams, and a library's registry takes ten times as long.
+a scrape runs between the tokens of all streams, and a library's registry takes eight times as long.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def test_once_shows_pools_queues_rates_and_requests(server: str) -> None:
     assert int(blocks["private"]) > 0 and int(blocks["shared"]) >= 2
     assert re.search(r"tokens/s [\d,.]+ +of prompts [\d,.]+, found [\d,.]+", text)
     assert re.search(r"between tokens [\d.]+ ms, 95 % [\d.]+ m?s", text)
-    requests = re.findall(r"^(\S+) +(running|waiting|swapped) +62 .* m?s$", text, re.M)
+    requests = re.findall(r"^(\S+) +(running|waiting|swapped) +62 .* m?s *$", text, re.M)
     assert len(requests) >= 5 and requests[0][1] == "running"
 
 
