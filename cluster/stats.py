@@ -139,6 +139,7 @@ class EngineStats(msgspec.Struct):
     waiting_deferred: int = 0  # of those waiting, for others' results and not for room
     waiting_swapped: int = 0  # of those waiting, with their content on the host
     queue_age: float = 0.0  # seconds that the longest of them has waited
+    worker_id: str = ""  # Ray's, of the process that Serve knows as the replica
 
     @property
     def kv_cache_usage(self) -> float:

@@ -18,7 +18,8 @@ from octavo.scheduler.errors import InvalidRequest
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Spelling = Literal["vllm", "ray"]
 """vLLM's own names; or what becomes of them where vLLM runs in Ray and Ray's agents export them: a
-prefix, `_` for `:`, and a label `ReplicaId`."""
+prefix, `_` for `:`, and the labels `ReplicaId` and `WorkerId`, by which Ray's dashboard for models
+joins them with Serve's own metrics."""
 
 
 def read_spelling(asked: str | None) -> Spelling:
@@ -36,9 +37,7 @@ def render_metrics(
     """The text exposition of one scrape: snapshots of all replicas by their model's name. `engine`
     is vLLM's label for what tells engines apart; an engine here is a replica."""
     replicas = [
-        (_labels(model, each.replica, spelling), each)
-        for model, stats in models.items()
-        for each in stats
+        (_labels(model, each, spelling), each) for model, stats in models.items() for each in stats
     ]
     lines: list[str] = []
     for family in FAMILIES:
@@ -50,9 +49,11 @@ def render_metrics(
     return ("\n".join(lines) + "\n").encode()
 
 
-def _labels(model: str, replica: str, spelling: Spelling) -> str:
-    more = {"ReplicaId": replica} if spelling == "ray" else {}
-    return write_labels({"engine": replica, "model_name": model, "replica": replica, **more})
+def _labels(model: str, each: EngineStats, spelling: Spelling) -> str:
+    labels = {"engine": each.replica, "model_name": model, "replica": each.replica}
+    if spelling == "ray":
+        labels |= {"ReplicaId": each.replica, "WorkerId": each.worker_id}
+    return write_labels(labels)
 
 
 def _samples(name: str, labels: str, reading: Reading) -> Iterator[str]:

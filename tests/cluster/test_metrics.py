@@ -199,14 +199,17 @@ def test_why_requests_wait_and_for_how_long() -> None:
 
 
 def test_names_as_ray_writes_vllms() -> None:
-    text = render_metrics({"m": [snapshot("a", Measured())]}, read_spelling("ray")).decode()
+    stats = snapshot("a", Measured())
+    stats.worker_id = "0123"
+    text = render_metrics({"m": [stats]}, read_spelling("ray")).decode()
     families = list(text_string_to_metric_families(text))
     names = {sample.name for family in families for sample in family.samples}
     assert {f"ray_vllm_{name}" for name in VLLM} <= names
     assert "ray_vllm_time_to_first_token_seconds_bucket" in names
     assert "ray_octavo_queue_age_seconds" in names
     assert not [name for name in names if ":" in name]
-    assert {s.labels["ReplicaId"] for family in families for s in family.samples} == {"a"}
+    for sample in (sample for family in families for sample in family.samples):
+        assert (sample.labels["ReplicaId"], sample.labels["WorkerId"]) == ("a", "0123")
 
 
 def test_other_spellings_are_refused() -> None:
