@@ -39,7 +39,7 @@ LIMITS = {
     "OctavoFirstTokenSlow": 0.1,
 }
 UNDER_LOAD = {*LIMITS, "OctavoRefusesRequests"}
-QUEUED, REQUESTS = 20, 40
+QUEUED, REQUESTS = 10, 28
 
 
 class Stalling(LocalWorkers):
@@ -88,7 +88,8 @@ def load(url: str) -> Iterator[None]:
                 turn += 1
                 first = [number, turn] if number % 2 else [7] * 40
                 body = {"prompt": [*first, *[number] * 30], "max_tokens": 120, "ignore_eos": True}
-                http.post("/v1/completions", json=body)
+                if http.post("/v1/completions", json=body).is_error:
+                    over.wait(0.1)  # refused, as some are to be
 
     with ThreadPoolExecutor(REQUESTS) as pool:
         asking = [pool.submit(ask, number) for number in range(REQUESTS)]
@@ -143,8 +144,7 @@ def test_a_server_under_load_stuck_and_gone(
             prometheus.wait(lambda: prometheus.rules() == dict.fromkeys(names, "ok"))
             assert prometheus.firing() == set()
             with load(url):
-                prometheus.wait(lambda: prometheus.firing() >= UNDER_LOAD)
-                assert prometheus.firing() == UNDER_LOAD
+                prometheus.wait(lambda: prometheus.firing() == UNDER_LOAD)
                 check_dashboard(prometheus)
                 check_lint(url)
                 check_both_spellings(prometheus)
