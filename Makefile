@@ -31,13 +31,14 @@ define pip_install
 	|| { tail -n 30 $(LOG); echo "pip failed; the whole output is in $(LOG)"; exit 1; }
 endef
 
-.PHONY: help install serve test test-ray-up lint wheel soak bench bench-peers clean
+.PHONY: help install serve test test-ray-up test-models lint wheel soak bench bench-peers clean
 
 help:
 	@echo "make install   make .venv and install Octavo into it (skipped when done)"
 	@echo "make serve     serve a model on http://127.0.0.1:8000, e.g. ARGS='--port 9000'"
 	@echo "make test      lint, types and every test, e.g. ARGS='-k prefix'"
 	@echo "make test-ray-up   'ray up' to 'ray down' on machines made of namespaces (root, minutes)"
+	@echo "make test-models   Gemma-3-270M and more decoders beside transformers (a download of 240 MB, minutes)"
 	@echo "make lint      lint and types alone"
 	@echo "make soak      load, kills and scale events for DURATION=600 seconds, e.g. ARGS='--seed 1'"
 	@echo "make wheel     what 'ray up' installs on the nodes, into dist/"
@@ -78,6 +79,9 @@ test: lint
 test-ray-up: install
 	$(BIN)/pytest -s tests/ray_up/by_hand.py $(ARGS)
 
+test-models: install
+	$(BIN)/pytest -s tests/e2e/gemma3_by_hand.py tests/workers/more_by_hand.py $(ARGS)
+
 lint: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -107,6 +111,7 @@ bench: install
 	$(BIN)/python benchmarks/front.py
 	$(BIN)/python benchmarks/serve_path.py
 	$(BIN)/python benchmarks/quantized.py
+	$(BIN)/python benchmarks/adapters.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/prefix.py
 	$(BIN)/python benchmarks/preemption.py

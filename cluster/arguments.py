@@ -29,7 +29,8 @@ from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.planning import engine_settings
 from octavo.scheduler.errors import InvalidRequest
-from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, QUANTIZATIONS
+from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, MODEL_IMPLS, QUANTIZATIONS
+from octavo.workers.lora_modules import parents, parse_modules
 
 INGRESS = "Ingress"  # the deployment that is no model
 DRAIN_SECONDS = 30.0
@@ -45,6 +46,7 @@ _NOT_OF_A_REPLICA = (
 _SPECIAL: dict[str, tuple[Any, Any]] = {
     "dtype": (Literal[DTYPES], "auto"),
     "kv_cache_dtype": (Literal[CACHE_DTYPES], "auto"),
+    "model_impl": (Literal[MODEL_IMPLS], "auto"),
     "device": (Literal[DEVICES], "auto"),
     "quantization": (Literal[QUANTIZATIONS] | None, None),
     "kv_cache_memory_bytes": (int | str | None, None),
@@ -118,7 +120,7 @@ def read_application(given: Mapping[str, Any]) -> Application:
     models = [_read_model(number, each) for number, each in enumerate(arguments.models)]
     names: list[str] = []
     for number, model in enumerate(models):
-        for name in names_of(model):
+        for name in (*names_of(model), *adapters_of(model)):
             if name in names:
                 raise _wrong(number, f"another model is called {name!r}; set served_model_name")
             names.append(name)
@@ -151,6 +153,11 @@ def names_of(model: argparse.Namespace) -> tuple[str, ...]:
     return (model.model,)
 
 
+def adapters_of(model: argparse.Namespace) -> dict[str, str | None]:
+    """The names of the model's adapters, which requests may use too, and their parents'."""
+    return parents(model.lora_modules or ())
+
+
 def deployment_name(model: argparse.Namespace) -> str:
     """What Serve calls the model's replicas: `Qwen/Qwen3-0.6B` is `Qwen--Qwen3-0.6B`. It becomes
     part of file names."""
@@ -178,7 +185,9 @@ def front_arguments(model: argparse.Namespace) -> dict[str, Any]:
     """What an ingress is told of the model."""
     names = ("model", "served_model_name", *_OF_THE_FRONT)
     sleeps = least_replicas(model) == 0
-    return {"scale_to_zero": sleeps, **{name: getattr(model, name) for name in names}}
+    return {"scale_to_zero": sleeps, "adapters": adapters_of(model)} | {
+        name: getattr(model, name) for name in names
+    }
 
 
 def draft_config(model: argparse.Namespace) -> EngineConfig:
@@ -208,9 +217,20 @@ def _read_model(number: int, given: Any) -> argparse.Namespace:
         draft_config(model)
         FrontSettings("", names_of(model), **chat_settings(model))
         _verify_autoscaling(model)
+        _verify_adapters(model)
     except InvalidRequest as error:
         raise _wrong(number, without_dashes(error.message)) from None
     return model
+
+
+def _verify_adapters(model: argparse.Namespace) -> None:
+    for name, module in parse_modules(model.lora_modules or ()).items():
+        if not module.path.startswith(("/", "~")):
+            raise InvalidRequest(
+                "lora_modules",
+                f"lora_modules has {name!r} at {module.path!r}, which is relative to no known "
+                "place; give the whole path",
+            )
 
 
 def _verify_autoscaling(model: argparse.Namespace) -> None:

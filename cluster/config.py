@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from octavo.scheduler.config import Allocation, PreemptionMode, SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import WorkerConfig
+from octavo.workers.lora_modules import parse_modules
 
 PlacementStrategy = Literal["STRICT_PACK", "PACK", "SPREAD"]
 """How one replica's processes lie on nodes, in Ray's words: on one, on few, on many."""
@@ -42,6 +43,7 @@ class EngineConfig:
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
+    model_impl: str = "auto"
     device: str = "cpu"
     tensor_parallel_size: int = 1
     num_replicas: int = 1
@@ -64,6 +66,10 @@ class EngineConfig:
     num_threads: int | None = None
     enforce_eager: bool = False
     cuda_graph_sizes: list[int] | None = None  # numbers of sequences, or the largest alone
+    enable_lora: bool = False
+    lora_modules: list[str] | None = None  # adapters, `name=path` or JSON each
+    max_loras: int | None = None  # adapters at once, None for all
+    max_lora_rank: int = 16
 
     def __post_init__(self) -> None:
         if not self.served_model_names or not all(self.served_model_names):
@@ -76,6 +82,8 @@ class EngineConfig:
             ("num_gpu_blocks_override", 2),
             ("kv_cache_memory_bytes", 1),
             ("num_threads", 1),
+            ("max_loras", 1),
+            ("max_lora_rank", 1),
         ):
             if (value := getattr(self, name)) is not None:
                 _at_least(name, value, low)
@@ -98,6 +106,7 @@ class EngineConfig:
                     f"{_flag(name)} must be one of {', '.join(get_args(choices))}, got {value!r}",
                 )
         self._verify_memory()
+        self._verify_adapters()
 
     def _verify_memory(self) -> None:
         if self.swap_space is not None and not 0 <= self.swap_space < math.inf:
@@ -116,6 +125,22 @@ class EngineConfig:
                 f"--watermark-low must not be above --watermark-high ({self.watermark_high}), "
                 f"got {self.watermark_low}",
             )
+
+    def _verify_adapters(self) -> None:
+        if self.lora_modules and not self.enable_lora:
+            raise InvalidRequest("lora_modules", "--lora-modules needs --enable-lora")
+        for name in self.adapters:
+            if name in self.served_model_names:
+                raise InvalidRequest(
+                    "lora_modules",
+                    f"--lora-modules has an adapter that is called {name!r}, as the model is; "
+                    "rename it, or set --served-model-name",
+                )
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of adapters, which requests may use as a model's."""
+        return tuple(parse_modules(self.lora_modules or ()))
 
     @property
     def step_tokens(self) -> int:
@@ -146,6 +171,8 @@ class EngineConfig:
             preemption_mode=self.preemption_mode,
             allocation=self.allocation,
             revision=f"{self.revision}{self.quantization or ''}",  # other weights, other content
+            adapters=self.adapters,
+            max_loras=self.max_loras,
         )
 
     def worker_config(self) -> WorkerConfig:
@@ -166,8 +193,11 @@ class EngineConfig:
             swap_space=self.swap_space,
             num_threads=self.threads,
             quantization=self.quantization,
+            model_impl=self.model_impl,
             enforce_eager=self.enforce_eager,
             cuda_graph_sizes=self.cuda_graph_sizes,
+            lora_modules=self.lora_modules,
+            max_lora_rank=self.max_lora_rank,
         )
 
 

@@ -5,6 +5,8 @@ Keeps one small timeline a live request; everything else is a running total (`cl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from octavo.cluster.first_tokens import FirstTokens
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.group import Group
@@ -122,6 +124,7 @@ class Observer:
         self._observe_blocks()
         recent_ttft, recent_requests = self._first.lately(now)
         queue = describe_queue(scheduler, now)
+        adapters = scheduler.config.adapters
         return EngineStats(
             replica=replica,
             capacity=scheduler.capacity,
@@ -138,11 +141,18 @@ class Observer:
             host_blocks_used=host.used,
             host_blocks_cached=host.cached,
             host_blocks_total=host.total,
-            blocks_queued=scheduler.blocks_queued,
+            blocks_queued=queue.blocks,
             recent_ttft=recent_ttft,
             recent_requests=recent_requests,
             blocks_shared=pool.shared,
             waiting_deferred=queue.deferred,
             waiting_swapped=queue.swapped,
             queue_age=queue.oldest,
+            most_adapters=min(len(adapters), scheduler.config.max_loras or len(adapters)),
+            adapters_running=_adapters_of(scheduler.roster.running) if adapters else [],
+            adapters_waiting=_adapters_of(scheduler.roster.waiting) if adapters else [],
         )
+
+
+def _adapters_of(groups: Iterable[Group]) -> list[str]:
+    return sorted({group.request.adapter for group in groups} - {""})

@@ -18,9 +18,11 @@ from octavo.cluster.checkpoints.model_source import resolve_model
 from octavo.cluster.checkpoints.revision import model_revision
 from octavo.cluster.config import EngineConfig
 from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.adapter_files import read_adapters
 from octavo.workers.config import resolve_dtype, served_length
 from octavo.workers.degree import check_degree
-from octavo.workers.model_config import ModelConfig
+from octavo.workers.lora_modules import located, paths
+from octavo.workers.read_model import read_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +40,20 @@ def plan_model(
 ) -> ModelPlan:
     """`arguments` has the attributes of `octavo serve`'s flags; `device` is decided. Raises
     `InvalidRequest` or another `OctavoError` with one sentence."""
+    modules = located(arguments.lora_modules or ())
     path, names = resolve_model(arguments.model, on_progress)
     found: dict[str, Any] = {
         "model": str(path),
         "served_model_names": tuple(arguments.served_model_name or names),
         "device": device,
-        "revision": model_revision(path),
+        "revision": model_revision(path, paths(modules)),
+        "lora_modules": modules,
     }
     config = EngineConfig(**{**engine_settings(arguments), **found})
-    model = ModelConfig.from_directory(path)
+    model = read_model(path, config.model_impl)
     resolve_dtype(config.dtype, model.dtype, device)
     check_degree(model, config.tensor_parallel_size)
+    read_adapters(modules, model, config.max_lora_rank)
     return ModelPlan(config, served_length(model, config.max_model_len))
 
 

@@ -140,6 +140,9 @@ class EngineStats(msgspec.Struct):
     waiting_swapped: int = 0  # of those waiting, with their content on the host
     queue_age: float = 0.0  # seconds that the longest of them has waited
     worker_id: str = ""  # Ray's, of the process that Serve knows as the replica
+    most_adapters: int = 0  # whose requests may run at once; 0 where none are served
+    adapters_running: list[str] = []
+    adapters_waiting: list[str] = []
 
     @property
     def kv_cache_usage(self) -> float:

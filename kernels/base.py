@@ -100,10 +100,17 @@ class Kernels(Protocol):
         `[max_len, 2, dim / 2]`, `positions` int32 `[num_tokens]`."""
 
     def attention(
-        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+        self,
+        query: Tensor,
+        cache: Tensor,
+        batch: Batch,
+        scale: float,
+        out: Tensor,
+        window: int | None = None,
     ) -> None:
         """Causal attention of `[num_tokens, heads, head_dim]` queries over their rows' contexts,
-        into `out` of the same shape. float32 accumulation; heads % kv_heads == 0, `scale` > 0."""
+        into `out` of the same shape. float32 accumulation; heads % kv_heads == 0, `scale` > 0. With
+        a `window`, a query sees only the last so many tokens, its own among them."""
 
     def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
         """Copies whole blocks of `[num_blocks, ...]` by `[n, 2]` int64 (source, target) pairs.

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from ctypes import c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import c_int64, c_void_p
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +35,7 @@ from octavo.kernels.packing import (
     pack_plain,
 )
 from octavo.kernels.quantized import quantize_panels, quantize_plain
+from octavo.kernels.signatures import PLAYED, SIGNATURES
 from octavo.kernels.tape import NativeTape
 
 INDICES = ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len", "slots")
@@ -58,46 +58,6 @@ class _Batch(ctypes.Structure):
         ("num_indices", c_int64),
         ("block_size", c_int64),
     ]
-
-
-_TOKENS = [c_void_p, c_int64]
-_LAYER = [c_void_p, c_int64, c_int64, c_int64]
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "octavo_check": (c_int, [c_void_p, c_int64]),
-    "octavo_attention": (
-        None,
-        [c_int, c_void_p, *_LAYER, *_TOKENS, *_TOKENS, c_int64, c_float, c_int],
-    ),
-    "octavo_write_kv": (None, [c_int, c_void_p, *_LAYER, *_TOKENS, *_TOKENS, c_int]),
-    "octavo_rotary_write_kv": (
-        c_int,
-        [c_int, c_void_p, *_LAYER, *_TOKENS, c_int64, *_TOKENS, *_TOKENS]
-        + [c_void_p, c_int64, c_void_p, c_int],
-    ),
-    "octavo_copy_blocks": (None, [c_void_p, c_int64, c_void_p, c_int64, c_int]),
-    "octavo_rms_norm": (
-        None,
-        [c_int, c_void_p, *[c_int64] * 5, c_void_p, c_float, c_void_p, c_int64, c_int64, c_int],
-    ),
-    "octavo_add_rms_norm": (
-        None,
-        [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_void_p, c_float, *_TOKENS, c_int],
-    ),
-    "octavo_linear": (
-        None,
-        [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p]
-        + [c_int, *_TOKENS, c_int],
-    ),
-    "octavo_silu_and_mul": (None, [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_int]),
-    "octavo_argmax": (None, [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_void_p, c_int]),
-    "octavo_has_tiles": (c_int, []),
-    "octavo_playable": (c_int, [c_char_p]),
-    "octavo_play": (c_int, [c_void_p, c_int64]),
-}
-PLAYED = (  # what a tape records
-    *("_attention", "_write_kv", "_rotary_write_kv", "_linear"),
-    *("_rms_norm", "_add_rms_norm", "_silu_and_mul"),
-)
 
 
 def has_tiles(library: Path) -> bool:
@@ -123,7 +83,7 @@ class CpuKernels:
         more rows than `torch_above` has for their dtype are left to torch."""
         self.library = library
         self._library = ctypes.CDLL(str(library))
-        for name, (result, arguments) in _SIGNATURES.items():
+        for name, (result, arguments) in SIGNATURES.items():
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, arguments
         self._attention = self._library.octavo_attention
@@ -191,7 +151,13 @@ class CpuKernels:
             )
 
     def attention(
-        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+        self,
+        query: Tensor,
+        cache: Tensor,
+        batch: Batch,
+        scale: float,
+        out: Tensor,
+        window: int | None = None,
     ) -> None:
         address, stride, kv_heads, head_dim = as_layer(cache)
         heads = query.shape[1]
@@ -209,6 +175,7 @@ class CpuKernels:
             *as_tokens(out, shape),
             heads,
             scale,
+            window or 0,
             torch.get_num_threads(),
         )
 

@@ -43,7 +43,13 @@ class ReferenceKernels:
         self.write_kv(key, value, cache, batch)
 
     def attention(
-        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+        self,
+        query: Tensor,
+        cache: Tensor,
+        batch: Batch,
+        scale: float,
+        out: Tensor,
+        window: int | None = None,
     ) -> None:
         group = query.shape[1] // cache.shape[2]
         qo, kv = batch.qo_indptr.tolist(), batch.kv_indptr.tolist()
@@ -59,8 +65,9 @@ class ReferenceKernels:
             scores = (q @ k.transpose(1, 2)) * scale
             queries = q.shape[1]
             position = torch.arange(length - queries, length, device=q.device)
-            future = torch.arange(length, device=q.device)[None, :] > position[:, None]
-            weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+            age = position[:, None] - torch.arange(length, device=q.device)[None, :]
+            unseen = age < 0 if window is None else (age < 0) | (age >= window)
+            weights = scores.masked_fill(unseen, float("-inf")).softmax(-1)
             out[qo[row] : qo[row + 1]] = (weights @ v).transpose(0, 1).to(out.dtype)
 
     def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:

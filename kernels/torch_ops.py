@@ -20,7 +20,13 @@ class TorchKernels(ReferenceKernels):
     name = "torch"
 
     def attention(
-        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+        self,
+        query: Tensor,
+        cache: Tensor,
+        batch: Batch,
+        scale: float,
+        out: Tensor,
+        window: int | None = None,
     ) -> None:
         grouped = query.shape[1] != cache.shape[2]
         qo, kv = batch.qo_indptr.tolist(), batch.kv_indptr.tolist()
@@ -35,15 +41,17 @@ class TorchKernels(ReferenceKernels):
             gathered = gathered.to(query.dtype)
             key, value = gathered[:, None, :, :length].unbind(0)
             mask = None
-            if 1 < queries < length:
+            if 1 < queries < length or (window is not None and window < length):
                 mask = torch.ones(queries, length, dtype=torch.bool, device=query.device)
                 mask = mask.tril(length - queries)
+                if window is not None:
+                    mask = mask.triu(length - queries - window + 1)
             result = scaled_dot_product_attention(
                 query[qo[row] : qo[row + 1]].transpose(0, 1)[None],
                 key,
                 value,
                 attn_mask=mask,
-                is_causal=queries == length and queries > 1,
+                is_causal=mask is None and queries > 1,
                 scale=scale,
                 enable_gqa=grouped,
             )

@@ -57,16 +57,31 @@ class BlockPool:
 
     def take(self) -> int:
         """A block to write into, with one reference. Whatever it held can no longer be found."""
-        block = self._next[NULL_BLOCK]
-        assert block != NULL_BLOCK, "take() from an empty pool"
-        self._unlink(block)
-        ages = self.ages
-        if self.names[block] is not None:
-            ages.evict(block)
-            self._forget(block)
-        self.references[block] = 1
-        ages.taken[block] = ages.now
+        (block,) = self.take_many(1)
         return block
+
+    def take_many(self, count: int) -> list[int]:
+        """So many at once: they lie side by side at the head of the list."""
+        assert count <= self.free, f"{count} blocks from a pool that has {self.free}"
+        after, names, references = self._next, self.names, self.references
+        ages, began = self.ages, self.ages.taken
+        now = ages.now
+        taken, named, block = [], 0, NULL_BLOCK
+        for _ in range(count):
+            block = after[block]
+            taken.append(block)
+            references[block] = 1
+            if names[block] is not None:
+                ages.evict(block)
+                self._forget(block)
+                named += 1
+            began[block] = now
+        if taken:
+            rest = after[block]
+            after[NULL_BLOCK], self._previous[rest] = rest, NULL_BLOCK
+        self.free -= count
+        self.cached -= named
+        return taken
 
     def touch(self, block: int) -> None:
         """One more reference to a found block; takes it out of the free list if it was there."""
@@ -81,15 +96,28 @@ class BlockPool:
     def release(self, table: Iterable[int]) -> None:
         """Drops one reference to each block of a table given tail first, so that of one sequence
         the tail is taken before its prefix."""
-        references = self.references
+        references, names = self.references, self.names
+        nexts, previous = self._next, self._previous
+        left, now = self.ages.used, self.ages.now
+        freed = named = 0
         for block in table:
             count = references[block]
             assert count > 0, f"block {block} is released twice"
             references[block] = count - 1
-            if count == 1:
-                self._link(block)
-            elif count == 2:
-                self.shared -= 1
+            if count > 1:
+                self.shared -= count == 2
+                continue
+            left[block] = now
+            freed += 1
+            before = NULL_BLOCK
+            if names[block] is not None:
+                named += 1
+                before = previous[NULL_BLOCK]
+            after = nexts[before]
+            nexts[before] = previous[after] = block
+            previous[block], nexts[block] = before, after
+        self.free += freed
+        self.cached += named
 
     def publish(self, block: int, name: bytes) -> bool:
         """Makes a full, written block findable; True if it was not. Where the same content is
@@ -142,13 +170,3 @@ class BlockPool:
         self._next[before], self._previous[after] = after, before
         self.free -= 1
         self.cached -= self.names[block] is not None
-
-    def _link(self, block: int) -> None:
-        findable = self.names[block] is not None
-        self.cached += findable
-        before = self._previous[NULL_BLOCK] if findable else NULL_BLOCK
-        after = self._next[before]
-        self._next[before] = self._previous[after] = block
-        self._previous[block], self._next[block] = before, after
-        self.free += 1
-        self.ages.used[block] = self.ages.now

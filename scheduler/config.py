@@ -32,6 +32,8 @@ class SchedulerConfig:
     allocation: Allocation = "paged"
     write_behind_blocks: int = 8  # a step, four times as many below the low watermark
     revision: str = ""  # of the model: equal content has equal names only under equal weights
+    adapters: tuple[str, ...] = ()  # that requests may name
+    max_loras: int | None = None  # of them in one step; None for all
 
     def __post_init__(self) -> None:
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
@@ -41,6 +43,8 @@ class SchedulerConfig:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, f"{name} must be positive, got {getattr(self, name)}")
+        if self.max_loras is not None and self.max_loras < 1:
+            raise InvalidRequest("max_loras", f"max_loras must be positive, got {self.max_loras}")
         for name, choices in (("preemption_mode", PreemptionMode), ("allocation", Allocation)):
             if getattr(self, name) not in get_args(choices):
                 raise InvalidRequest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from octavo.scheduler.moves import Moves
@@ -11,15 +12,14 @@ from octavo.scheduler.sequence import Sequence
 
 @dataclass(slots=True)
 class Draft:
-    """What is granted out of a budget of tokens, and the changes so far. `owners` and `epochs` are
-    those of each Work: side by side, as a pair a row would be work for the garbage collector."""
+    """What is granted out of a budget of tokens, and the changes so far. `rows` are those of each
+    Work, as ~row where its result cannot be taken in the lane."""
 
     budget: int
     tokens: int = 0  # granted so far
     chunked: int = 0  # of them, those of Works that have several
     work: list[Work] = field(default_factory=list)
-    owners: list[Sequence] = field(default_factory=list)
-    epochs: list[int] = field(default_factory=list)
+    rows: array[int] = field(default_factory=lambda: array("q"))
     add: list[Add] = field(default_factory=list)
     grow: list[Grow] = field(default_factory=list)
     replace: list[Replace] = field(default_factory=list)
@@ -31,11 +31,13 @@ class Draft:
 
 @dataclass(slots=True, frozen=True)
 class Flight:
-    """A plan that went out and whose result is not back."""
+    """A plan that went out and whose result is not back. `left` are the sequences that have left
+    their row since, by row: the table that it wrote for them exists no more."""
 
     step: int
     draft: Draft
     moves: Moves
+    left: dict[int, Sequence] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

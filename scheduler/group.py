@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from octavo.scheduler.beams import BeamSearch
 from octavo.scheduler.hashing import root_hash
 from octavo.scheduler.request import Finish, Request
@@ -13,7 +15,8 @@ class Group:
     samples are forked from it, or the first beams. Those of a request to be resumed are there from
     the start.
 
-    `scope` names what besides the tokens the content depends on, see `hashing.root_hash`.
+    `scope` names what besides the tokens the content depends on, see `hashing.root_hash`. The
+    prompt is the sequences' alone: `request` has none.
     """
 
     __slots__ = (
@@ -31,8 +34,10 @@ class Group:
         "moved",
         "number",
         "only",
+        "plain",
         "preemptions",
         "priority",
+        "prompt_len",
         "queued_at",
         "request",
         "root",
@@ -46,7 +51,8 @@ class Group:
 
     def __init__(self, request: Request, number: int, now: float, scope: tuple[str, ...]) -> None:
         sampling = request.sampling
-        self.request = request
+        self.request = msgspec.structs.replace(request, prompt=[])
+        self.prompt_len = len(request.prompt)
         self.id = request.id
         self.number = number  # order of arrival
         self.priority = request.priority
@@ -76,16 +82,17 @@ class Group:
                 sampling.early_stopping,
                 self.stop,
             )
-        self.sequences = [Sequence(self, 0)]
+        self.sequences = [Sequence(self, 0, request.prompt)]
         if request.resumed:
             self.forked = True
-            self.sequences = [Sequence(self, i, request.resumed[i]) for i in self.indices]
+            self.sequences = [
+                Sequence(self, index, request.prompt, request.resumed[index])
+                for index in self.indices
+            ]
         # The one sequence of a request that never has another, until it ends: most are such.
         self.only = self.sequences[0] if self.width == 1 else None
-
-    @property
-    def prompt_len(self) -> int:
-        return len(self.request.prompt)
+        # Whether each of its steps brings a token and nothing else, once its prompt is computed.
+        self.plain = self.width == 1 and self.beams is None and sampling.logprobs is None
 
     def rows(self) -> int:
         """Rows that it takes, or may yet take when it forks."""

@@ -8,6 +8,8 @@ process enters, so that the same prefix has the same name everywhere.
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -40,7 +42,12 @@ def extend_chain(chain: list[bytes], root: bytes, tokens: Sequence[int], block_s
 
 
 def _pack(tokens: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(tokens)}I", *tokens)
+    """Four bytes each, the lowest first whatever the machine."""
+    packed = tokens if isinstance(tokens, array) else array("I", tokens)
+    if sys.byteorder == "big":
+        packed = packed[:]
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def _name(parent: bytes, packed: bytes) -> bytes:

@@ -7,6 +7,7 @@ has, bring in what the host has, allocate the rest, start computing at the first
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -45,6 +46,11 @@ class KvCache:
         # Blocks that a running sequence is about to fill, by name: others wait for them instead
         # of computing the same content twice.
         self.claims: dict[bytes, Sequence] = {}
+
+    def begin_step(self, now: float) -> None:
+        """Before a plan is made: what rested on the host may be taken."""
+        self.host.settle()
+        self.pool.ages.tell(now)
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
@@ -114,7 +120,7 @@ class KvCache:
             table = group.sequences[other].table[:count]
             for block in table:
                 self.pool.touch(block)
-            table += [entry if entry >= 0 else self._load(~entry, loaded) for entry in found]
+            table.extend(entry if entry >= 0 else self._load(~entry, loaded) for entry in found)
             self._start(seq, table, seating, (other, count), found)
         for seq in group.sequences:
             self.tier.discard(seq)
@@ -122,7 +128,7 @@ class KvCache:
     def _start(
         self,
         seq: Sequence,
-        table: list[int],
+        table: array[int],
         seating: Seating,
         shared: tuple[int, int],
         found: list[int],
@@ -130,10 +136,10 @@ class KvCache:
         other, count = shared
         start = seq.saved or len(table) * self.block_size
         missing = self.blocks_for(len(seq.tokens)) - len(table)
-        seq.table = table + [self.pool.take() for _ in range(missing)]
+        table.extend(self.pool.take_many(missing))
+        seq.table = table
         if self._reservation.active:
-            more = self._reservation.blocks(seq) - len(seq.table)
-            seq.reserved = [self.pool.take() for _ in range(more)]
+            seq.reserved = self.pool.take_many(self._reservation.blocks(seq) - len(seq.table))
         seq.granted = seq.computed = start
         seq.published = count
         for entry in found:
@@ -293,7 +299,7 @@ class KvCache:
         self.pool.release(seq.reserved)
         for name in seq.chain[seq.published :]:
             self._release_claim(seq, name)
-        seq.table, seq.reserved, seq.holds = [], [], None
+        seq.table, seq.reserved, seq.holds = array("I"), [], None
         seq.granted = seq.computed = seq.published = 0
 
     def trim(self, seq: Sequence) -> None:

@@ -25,11 +25,13 @@ class Row:
     table: list[int]
     computed: int
     sampling: SamplingParams
+    adapter: str = ""
 
     def fork(self, seed: int) -> Row:
         """A row of its own that is so far the same, but will draw with another seed."""
         sampling = msgspec.structs.replace(self.sampling, seed=seed)
-        return Row(self.tokens.copy(), self.prompt_len, self.table.copy(), self.computed, sampling)
+        tokens, table = self.tokens.copy(), self.table.copy()
+        return Row(tokens, self.prompt_len, table, self.computed, sampling, self.adapter)
 
 
 class Mirror:
@@ -50,8 +52,9 @@ class Mirror:
             del rows[number]
         for add in plan.add:
             assert add.row not in rows, f"row {add.row} is born twice"
+            tokens, table = list(add.tokens), list(add.blocks)
             rows[add.row] = Row(
-                list(add.tokens), add.prompt_len, list(add.blocks), add.computed, add.sampling
+                tokens, add.prompt_len, table, add.computed, add.sampling, add.adapter
             )
         for fork in plan.fork:
             assert fork.row not in rows, f"row {fork.row} is born twice"

@@ -25,17 +25,34 @@ class Outcomes:
         assert flight.step == result.step, f"result {result.step} for plan {flight.step}"
         events: list[TokenEvent] = []
         beams: dict[Group, list[Candidates]] = {}
-        logprobs = result.logprobs or [None] * len(result.tokens)
-        choices = zip(result.tokens, logprobs, strict=True)
-        candidates = iter(result.candidates)
-        counters, draft = self._counters, flight.draft
+        tokens, logprobs, candidates = result.tokens, result.logprobs, iter(result.candidates)
+        counters, works, left = self._counters, flight.draft.work, flight.left
         errors, scores = result.errors, result.prompt_logprobs
-        owners = zip(draft.work, draft.owners, draft.epochs, strict=True)
-        for index, (work, seq, epoch) in enumerate(owners):
+        lane, seated, size = self._roster.lane, self._roster.seated, self._cache.block_size
+        more, stops, recent = lane.results, lane.stops, lane.tokens
+        ids, cached = lane.ids, lane.cached
+        chosen = in_lane = 0
+        for index, row in enumerate(flight.draft.rows):
             choice, found = None, None
+            if row < 0:
+                row = ~row
+            elif (place := more[row]) and row not in left and not errors:
+                token = tokens[chosen]
+                if token not in stops:
+                    more[row] = place = place - 1
+                    recent[row * size + place] = token
+                    events.append(
+                        TokenEvent(ids[row], [token], None, None, None, None, cached[row])
+                    )
+                    chosen += 1
+                    in_lane += 1
+                    continue
+            work, seq = works[index], left.get(row) or seated[row]
+            assert seq is not None
             if work.sample:
                 if seq.group.beams is None:
-                    choice = next(choices)
+                    choice = tokens[chosen], logprobs[chosen] if logprobs else None
+                    chosen += 1
                 else:
                     found = next(candidates)
             if seq.finish is not None:
@@ -46,7 +63,7 @@ class Outcomes:
             if index in errors:  # what it wrote is not to be found by others
                 events.append(self._fail(seq.group, errors[index]))
                 continue
-            if seq.epoch == epoch:
+            if row not in left:
                 self._confirm(seq, work, scores.get(index))
             elif seq.wants_prompt_logprobs():  # all of it comes again: the scores, then the draw
                 seq.pending -= choice is not None
@@ -61,6 +78,8 @@ class Outcomes:
                 beams.setdefault(seq.group, []).append(found)
             elif seq.limit == seq.prompt_len == seq.computed:
                 events += self._score(seq, now)
+        assert chosen == len(tokens)
+        counters.computed += in_lane
         for group, rows in beams.items():
             if group.finish is None:
                 events += self._step_beams(group, rows, now)
@@ -88,6 +107,8 @@ class Outcomes:
             self._roster.end_sequence(seq, Finish.STOP)
         elif len(seq.tokens) >= seq.limit:
             self._roster.end_sequence(seq, Finish.LENGTH)
+        else:
+            self._roster.lane.enter(seq)
         event.finish = seq.finish
         return event
 

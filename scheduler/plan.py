@@ -28,6 +28,7 @@ class Add(msgspec.Struct, frozen=True, array_like=True, gc=False):
     blocks: list[int]
     computed: int
     sampling: SamplingParams
+    adapter: str = ""  # the name of the weights beside the model's own
 
 
 class Fork(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,6 +13,11 @@ def refuse_impossible(request: Request, config: SchedulerConfig, capacity: Capac
     assert sampling.max_tokens is not None, "the front resolves max_tokens"
     if not request.prompt:
         raise InvalidRequest("prompt", "the prompt has no tokens; send at least one")
+    if request.adapter and request.adapter not in config.adapters:
+        known = ", ".join(config.adapters) or "none"
+        raise InvalidRequest(
+            "model", f"there is no adapter {request.adapter!r} here; adapters are: {known}"
+        )
     total = size + sampling.max_tokens
     for bound, what in (
         (config.max_model_len, "the model's context"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
 
-from octavo.scheduler.draft import RowChanges
+from octavo.scheduler.draft import Flight, RowChanges
 from octavo.scheduler.group import Group
 from octavo.scheduler.kv_cache import KvCache
+from octavo.scheduler.lane import Lane
 from octavo.scheduler.plan import Fork
 from octavo.scheduler.queue import WaitingQueue
 from octavo.scheduler.request import Finish
@@ -19,11 +22,16 @@ def _order(group: Group) -> tuple[int, int]:
 
 
 class Roster:
-    """`running` is sorted by priority, then by admission. `changes` collects what the workers have
-    yet to be told of rows."""
+    """`running` is sorted by priority, then by admission; `heads` are the rows of those requests in
+    it that never have another. `seated` has the sequence of each row. `changes` collects what the
+    workers have yet to be told of rows; the `flights` under way are told who leaves one."""
 
     def __init__(self, num_rows: int, cache: KvCache) -> None:
         self.running: list[Group] = []
+        self.heads = array("q")
+        self.lane = Lane(num_rows, cache.block_size)
+        self.seated: list[Sequence | None] = [None] * num_rows
+        self.flights: deque[Flight] = deque()
         self.waiting = WaitingQueue()
         self.live: dict[str, Group] = {}
         self.ended: list[Group] = []
@@ -31,14 +39,13 @@ class Roster:
         self.now = 0.0  # of the plan that is being made
         self.free_rows = list(range(num_rows - 1, -1, -1))
         self._num_rows = num_rows
+        self._wide: list[Group] = []  # of those that run, with more than one sequence to come
         self._seated = 0
         self._cache = cache
 
     def rows(self) -> int:
         """Rows that are taken, or promised to running requests for when they fork."""
-        promised = sum(
-            group.rows() - len(group.sequences) for group in self.running if group.width > 1
-        )
+        promised = sum(group.rows() - len(group.sequences) for group in self._wide)
         return self._num_rows - len(self.free_rows) + promised
 
     def arrive(self, group: Group) -> None:
@@ -50,17 +57,27 @@ class Roster:
         self._seated += 1
         group.seated = self._seated
         group.running = True
-        insort(self.running, group, key=_order)
         for seq in group.sequences:
-            seq.row = self.free_rows.pop()
-            seq.epoch += 1
+            self._give_row(seq)
+        head = self.lane.nobody if group.only is None else group.only.row
+        assert head is not None
+        place = bisect_right(self.running, _order(group), key=_order)
+        self.running.insert(place, group)
+        self.heads.insert(place, head)
+        if group.width > 1:
+            self._wide.append(group)
+
+    def _give_row(self, seq: Sequence) -> int:
+        seq.row = row = self.free_rows.pop()
+        self.seated[row] = seq
+        return row
 
     def fork_row(self, twin: Sequence, parent: Sequence, seed: int) -> None:
         """A row for a forked sequence; none while its parent has none."""
         if parent.row is None:
             return
-        twin.row = self.free_rows.pop()
-        self.changes.fork[twin.row] = Fork(twin.row, parent.row, seed)
+        row = self._give_row(twin)
+        self.changes.fork[row] = Fork(row, parent.row, seed)
 
     def continue_row(self, seq: Sequence, token: int) -> None:
         """A token that the scheduler chose."""
@@ -79,10 +96,14 @@ class Roster:
 
     def unseat(self, seq: Sequence) -> None:
         """Takes a sequence's row and device blocks."""
-        assert seq.row is not None
-        self.changes.end(seq.row)
-        self.free_rows.append(seq.row)
-        seq.row = None
+        row = seq.row
+        assert row is not None
+        seq.leave_lane()
+        self.changes.end(row)
+        for flight in self.flights:
+            flight.left.setdefault(row, seq)
+        self.free_rows.append(row)
+        self.seated[row] = seq.row = None
         self._cache.vacate(seq)
 
     def retire(self, seq: Sequence) -> None:
@@ -125,5 +146,7 @@ class Roster:
     def _stop(self, group: Group) -> None:
         place = bisect_left(self.running, _order(group), key=_order)
         assert self.running[place] is group
-        del self.running[place]
+        del self.running[place], self.heads[place]
+        if group.width > 1:
+            self._wide.remove(group)
         group.running = False

@@ -11,8 +11,6 @@ resumed together. Which blocks a sequence gets is `kv_cache`'s business.
 
 from __future__ import annotations
 
-from collections import deque
-
 from octavo.scheduler.allocation import Reservation
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.counters import Counters
@@ -50,11 +48,12 @@ class Scheduler:
             config.preemption_mode, self.cache, self.roster, self.rates, self.counters
         )
         self._outcomes = Outcomes(self.roster, self.cache, self.counters)
-        self._flights: deque[Flight] = deque()
         self._max_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
         growing = config.allocation == "paged"  # what is reserved whole needs no room to grow
         self._low = int(capacity.usable_blocks * config.watermark_low) * growing
         self._high = int(capacity.usable_blocks * config.watermark_high) * growing
+        # Free blocks: below the first nobody is let in, from the second on again.
+        self.watermarks = self._low, self._high
         self._admitting = True
         self._arrivals = 0
         self._begun: list[str] = []
@@ -67,15 +66,6 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self.roster.waiting)
-
-    @property
-    def blocks_queued(self) -> int:
-        """Blocks for all tokens of those that wait, whatever of them may be found or shared."""
-        return sum(
-            self.cache.blocks_for(len(seq.tokens) + 1)
-            for group in self.roster.waiting
-            for seq in group.sequences
-        )
 
     @property
     def awaits_result(self) -> bool:
@@ -95,14 +85,9 @@ class Scheduler:
         return list(self.roster.live.values())
 
     @property
-    def watermarks(self) -> tuple[int, int]:
-        """Numbers of free blocks: below the first nobody is let in, from the second on again."""
-        return self._low, self._high
-
-    @property
     def moving(self) -> Moves:
         """Memory operations of all plans in flight."""
-        return Moves.of(flight.moves for flight in self._flights)
+        return Moves.of(flight.moves for flight in self.roster.flights)
 
     def add(self, request: Request, now: float) -> None:
         """Queues a request. Raises `NeverFits`, `QueueFull` or `InvalidRequest`; then nothing of
@@ -164,8 +149,7 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan | None:
         """The next plan, or None while there is nothing to compute that does not wait for a
         result in flight. Decodes come first, then prompts, then resumptions and admissions."""
-        self.cache.host.settle()
-        self.cache.pool.ages.tell(now)
+        self.cache.begin_step(now)
         self.roster.now = now
         draft = Draft(self.config.max_num_batched_tokens)
         preempted, lacking = self._continue_decodes(draft)
@@ -183,8 +167,10 @@ class Scheduler:
     def resync(self) -> StepPlan:
         """A plan that gives a worker every live row whole. What was in flight is forgotten and
         computed again, with the same random numbers."""
-        lost = Moves.of([*(flight.moves for flight in self._flights), self.cache.moves.take()])
-        self._flights.clear()
+        lost = Moves.of(
+            [*(flight.moves for flight in self.roster.flights), self.cache.moves.take()]
+        )
+        self.roster.flights.clear()
         for group in self.groups:
             group.stepping = False
             for seq in group.sequences:
@@ -206,7 +192,7 @@ class Scheduler:
         moves = self.cache.moves.take()
         changes, self.roster.changes = self.roster.changes, RowChanges()
         plan = changes.plan(self._step, draft, moves, reset)
-        self._flights.append(Flight(self._step, draft, moves))
+        self.roster.flights.append(Flight(self._step, draft, moves))
         self._step += 1
         counters = self.counters
         counters.swapped_out += len(moves.swap_out)
@@ -218,27 +204,42 @@ class Scheduler:
     def _continue_decodes(self, draft: Draft) -> tuple[bool, list[Group]]:
         """One token for each running sequence that lacks only its last. Says whether a request was
         preempted for want of blocks, and which of the others may lack more."""
-        running, cache, pool = self.roster.running, self.cache, self.cache.pool
+        running, heads, lane = self.roster.running, self.roster.heads, self.roster.lane
+        granted, grants, work, rows = lane.granted, lane.grants, draft.work, draft.rows
         preempted, lacking = False, list[Group]()
-        at = 0
+        at = in_lane = 0
         while at < len(running):  # the budget has a token for each row
-            group = running[at]
-            ready = group.ready()
-            needed = cache.blocks_needed(group, ready) if ready else None
-            if needed is not None:
-                while pool.free < needed and group.running:
+            for row in heads[at:]:
+                if more := grants[row]:
+                    grants[row] = more - 1
+                    start = granted[row]
+                    granted[row] = start + 1
+                    work.append(Work(row, start, 1, True))
+                    rows.append(row)
+                    in_lane += 1
+                elif not self._continue_group(draft, at, lacking):
                     preempted = True
-                    self._preemption.make_room(at)
-                if not group.running:
-                    continue  # it left the list, and the next one stands in its place
-                for seq in ready:
-                    self._open_block(draft, seq)
-            for seq in ready:
-                self._grant(draft, seq, 1)
-            if len(ready) < group.width:
-                lacking.append(group)
-            at += 1
+                    break  # the list has changed
+                at += 1
+        draft.tokens += in_lane
         return preempted, lacking
+
+    def _continue_group(self, draft: Draft, at: int, lacking: list[Group]) -> bool:
+        """The same for one request; False, and nothing, where it or another had to make room."""
+        group = self.roster.running[at]
+        ready = group.ready()
+        needed = self.cache.blocks_needed(group, ready) if ready else None
+        if needed is not None:
+            if self.cache.pool.free < needed:
+                self._preemption.make_room(at)
+                return False
+            for seq in ready:
+                self._open_block(draft, seq)
+        for seq in ready:
+            self._grant(draft, seq, 1)
+        if len(ready) < group.width:
+            lacking.append(group)
+        return True
 
     def _open_block(self, draft: Draft, seq: Sequence) -> None:
         assert seq.row is not None
@@ -273,15 +274,16 @@ class Scheduler:
         draft.tokens += count
         if count > 1:
             draft.chunked += count
+        plain = sample and count == 1 and start >= seq.prompt_len and group.plain
         draft.work.append(Work(seq.row, start, count, sample))
-        draft.owners.append(seq)
-        draft.epochs.append(seq.epoch)
+        draft.rows.append(seq.row if plain else ~seq.row)
         if not sample:
             return
         if group.beams is not None:
             group.stepping = True
             return
         seq.pending += 1
+        self.roster.lane.enter(seq)
         if not group.forked:
             self._fork_samples(draft, seq)
 
@@ -296,8 +298,7 @@ class Scheduler:
             self.roster.fork_row(twin, first, mix_seed(seed, index))
             assert twin.row is not None
             draft.work.append(Work(twin.row, twin.granted, 0, True))
-            draft.owners.append(twin)
-            draft.epochs.append(twin.epoch)
+            draft.rows.append(~twin.row)
 
     # Letting requests in
 
@@ -310,11 +311,16 @@ class Scheduler:
         if draft.left <= 0 or not self.roster.free_rows:
             return
         rows, admitted = self.roster.rows(), 0
+        held = False  # whether an adapter waits for its turn
         for place, group in enumerate(self.roster.waiting, 1):
             if draft.left <= 0 or rows + group.rows() > self._max_rows:
                 break
             if self.roster.running and not self._admitting:
                 break  # never an idle engine: with nothing running, watermarks do not hold
+            if adapter := group.request.adapter:
+                held = held or self._mixes_too_many(adapter)
+                if held:
+                    continue  # those behind must not keep it waiting for ever; the model's own pass
             if self.cache.still_waits(group) or group.awaits_result():
                 continue
             seating = self.cache.find_seats(group)
@@ -327,6 +333,14 @@ class Scheduler:
             self._seat(draft, group, seating, now)
             admitted = place
         self.roster.waiting.drop_admitted(admitted)
+
+    def _mixes_too_many(self, adapter: str) -> bool:
+        """Whether one more request of `adapter` would make steps mix more than they may."""
+        most = self.config.max_loras
+        if most is None:
+            return False
+        running = {group.request.adapter for group in self.roster.running}
+        return len((running | {adapter}) - {""}) > most
 
     def _seat(self, draft: Draft, group: Group, seating: Seating, now: float) -> None:
         first = group.admitted_at is None
@@ -354,16 +368,24 @@ class Scheduler:
         if seq.index and sampling.beam_width is None:
             sampling = sampling.replace(seed=mix_seed(sampling.seed or 0, seq.index))
         return Add(
-            seq.row, seq.tokens.copy(), seq.prompt_len, seq.table.copy(), seq.granted, sampling
+            row=seq.row,
+            tokens=seq.tokens.tolist(),
+            prompt_len=seq.prompt_len,
+            blocks=seq.table.tolist(),
+            computed=seq.granted,
+            sampling=sampling,
+            adapter=seq.group.request.adapter,
         )
 
     # Taking a result in
 
     def update(self, result: StepResult, now: float) -> list[TokenEvent]:
         """What came of the oldest plan in flight, one event for each sample it moved."""
-        flight = self._flights.popleft()
+        flight = self.roster.flights[0]
         self.rates.observe_step(flight, result)
-        return self._outcomes.take(flight, result, now)
+        events = self._outcomes.take(flight, result, now)
+        self.roster.flights.popleft()
+        return events
 
     def _refuse(self, request: Request) -> None:
         refuse_impossible(request, self.config, self.capacity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from octavo.scheduler.hashing import extend_chain
@@ -9,32 +10,37 @@ from octavo.scheduler.request import Finish, Logprob
 
 if TYPE_CHECKING:
     from octavo.scheduler.group import Group
+    from octavo.scheduler.lane import Lane
 
 
 class Sequence:
     """Tokens known and tokens computed; a step closes the gap. There are no phases.
 
     `tokens` are known; `pending` more are being sampled by steps in flight. `granted` tokens were
-    handed to the workers to compute, `computed` of them are confirmed by a result. `epoch` counts
-    admissions and preemptions, so that a result can tell whether the table it wrote still exists.
+    handed to the workers to compute, `computed` of them are confirmed by a result. While it is in
+    the `lane`, all four lie there; whoever looks at them or changes them here takes it out.
 
     A swapped sequence has no table, but a `host_table` with the content of its first `saved`
     tokens. One whose table shares blocks that a sibling is yet to compute `holds` until the sibling
     has been granted so many tokens.
+
+    Tokens and blocks lie in arrays, 4 bytes each. As objects they were most of the memory of a
+    scheduler, and the few numbers that change in each step were strewn among them.
     """
 
     __slots__ = (
+        "_computed",
+        "_granted",
+        "_pending",
+        "_tokens",
         "chain",
-        "computed",
-        "epoch",
         "finish",
-        "granted",
         "group",
         "holds",
         "host_table",
         "index",
+        "lane",
         "limit",
-        "pending",
         "prompt_len",
         "prompt_logprobs",
         "published",
@@ -43,26 +49,28 @@ class Sequence:
         "saved",
         "stop",
         "table",
-        "tokens",
         "waits_for",
     )
 
-    def __init__(self, group: Group, index: int, given: list[int] | None = None) -> None:
+    def __init__(
+        self, group: Group, index: int, prompt: list[int], given: list[int] | None = None
+    ) -> None:
         """`given` is what another engine generated, and delivered, of a request to be resumed."""
         sampling = group.request.sampling
         assert sampling.max_tokens is not None and sampling.seed is not None
         self.group = group
         self.index = index  # which sample it is
-        self.tokens = [*group.request.prompt, *(given or [])]
-        self.prompt_len = len(group.request.prompt)
+        self.lane: Lane | None = None
+        self._tokens = array("I", prompt)
+        self._tokens.extend(given or ())
+        self.prompt_len = len(prompt)
         self.limit = self.prompt_len + sampling.max_tokens
         self.stop = group.stop
-        self.pending = 0
-        self.granted = 0
-        self.computed = 0
-        self.epoch = 0
+        self._pending = 0
+        self._granted = 0
+        self._computed = 0
         self.row: int | None = None
-        self.table: list[int] = []
+        self.table = array("I")
         self.reserved: list[int] = []  # blocks held for growth, where allocation is not paged
         self.host_table: list[int] = []
         self.saved = 0
@@ -77,13 +85,60 @@ class Sequence:
 
     def fork(self, index: int) -> Sequence:
         """A sibling that is so far the same, blocks included; the cache counts them."""
+        self.leave_lane()
         twin = Sequence.__new__(Sequence)
         for name in Sequence.__slots__:
             setattr(twin, name, getattr(self, name))
         twin.index, twin.row, twin.waits_for, twin.prompt_logprobs = index, None, None, None
-        twin.tokens, twin.table = self.tokens.copy(), self.table.copy()
+        twin._tokens, twin.table = self._tokens[:], self.table[:]
         twin.host_table, twin.chain, twin.reserved = self.host_table.copy(), self.chain.copy(), []
         return twin
+
+    def leave_lane(self) -> None:
+        if self.lane is not None:
+            self.lane.leave(self)
+
+    @property
+    def tokens(self) -> array[int]:
+        if self.lane is not None:
+            self.lane.leave(self)
+        return self._tokens
+
+    @property
+    def granted(self) -> int:
+        if self.lane is not None:
+            self.lane.leave(self)
+        return self._granted
+
+    @granted.setter
+    def granted(self, count: int) -> None:
+        if self.lane is not None:
+            self.lane.leave(self)
+        self._granted = count
+
+    @property
+    def computed(self) -> int:
+        if self.lane is not None:
+            self.lane.leave(self)
+        return self._computed
+
+    @computed.setter
+    def computed(self, count: int) -> None:
+        if self.lane is not None:
+            self.lane.leave(self)
+        self._computed = count
+
+    @property
+    def pending(self) -> int:
+        if self.lane is not None:
+            self.lane.leave(self)
+        return self._pending
+
+    @pending.setter
+    def pending(self, count: int) -> None:
+        if self.lane is not None:
+            self.lane.leave(self)
+        self._pending = count
 
     @property
     def generated(self) -> int:
@@ -92,9 +147,10 @@ class Sequence:
     def remaining(self) -> int:
         """Tokens that are known, or will be before the next step runs, and not yet granted. The
         last token of an answer is never computed: nothing follows it."""
-        known = len(self.tokens) + self.pending
+        self.leave_lane()
+        known = len(self._tokens) + self._pending
         return (known if known < self.limit or known == self.prompt_len else known - 1) - (
-            self.granted
+            self._granted
         )
 
     def is_held(self) -> bool:
@@ -108,7 +164,6 @@ class Sequence:
 
     def restart(self) -> None:
         """Its blocks were taken: what was computed must be found or computed again."""
-        self.epoch += 1
         if self.wants_prompt_logprobs():
             self.prompt_logprobs = [None]
 

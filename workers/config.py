@@ -16,6 +16,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 QUANTIZATIONS = ("int8", "fp8")
 CACHE_DTYPES = ("auto", "fp8")  # auto: as is computed in
+MODEL_IMPLS = ("auto", "octavo", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,11 @@ class WorkerConfig:
     `model` is a local directory. `num_blocks_override` counts the null block too. `swap_space` is
     GiB of host memory for each rank, 0 for no host tier, None for what `host_bytes` thinks right.
     `num_threads` is per rank; None leaves torch's own choice. `quantization` makes the layers'
-    weights int8 while they are loaded. `cuda_graph_sizes` are the numbers of sequences for which
-    decode steps are recorded as CUDA graphs, or how far the usual ones go if it is one number;
-    `enforce_eager` records none. Raises `InvalidRequest` naming the flag.
+    weights int8 while they are loaded. `model_impl` is whose definition of the model computes:
+    ours, transformers' own, or `auto` for ours where there is one. `cuda_graph_sizes` are the
+    numbers of sequences for which decode steps are recorded as CUDA graphs, or how far the usual
+    ones go if it is one number; `enforce_eager` records none. `lora_modules` are adapters, see
+    `octavo.workers.lora_modules`. Raises `InvalidRequest` naming the flag.
     """
 
     model: str
@@ -46,14 +49,18 @@ class WorkerConfig:
     num_threads: int | None = None
     kernels: str = "auto"
     load_format: str = "safetensors"
+    model_impl: str = "auto"
     quantization: str | None = None
     enforce_eager: bool = False
     cuda_graph_sizes: list[int] | None = None
+    lora_modules: list[str] | None = None
+    max_lora_rank: int = 16
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("kv_cache_dtype", self.kv_cache_dtype, CACHE_DTYPES)
         _one_of("device", self.device, DEVICES)
+        _one_of("model_impl", self.model_impl, MODEL_IMPLS)
         _one_of("load_format", self.load_format, ("safetensors",))
         if self.quantization is not None and self.quantization not in QUANTIZATIONS:
             raise InvalidRequest(
@@ -96,15 +103,7 @@ def served_length(model: ModelConfig, asked: int | None) -> int:
             f"max_model_len {asked} is more than the {model.context_length} tokens that "
             f"{Path(model.path).name} was made for; lower --max-model-len",
         )
-    length = asked or model.context_length
-    if model.sliding_window is not None and length > model.sliding_window:
-        raise InvalidRequest(
-            "max_model_len",
-            f"{Path(model.path).name} attends over a sliding window of {model.sliding_window} "
-            f"tokens, which is not supported; set --max-model-len to {model.sliding_window} or "
-            f"less, got {length}",
-        )
-    return length
+    return asked or model.context_length
 
 
 def resolve_dtype(asked: str, checkpoint: str, device: str) -> str:

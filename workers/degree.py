@@ -11,6 +11,12 @@ from octavo.workers.model_config import ModelConfig
 
 def check_degree(model: ModelConfig, degree: int) -> None:
     """Raises `InvalidRequest` with the degrees that do divide the model, if this one does not."""
+    if model.by_transformers and degree > 1:
+        raise InvalidRequest(
+            "tensor_parallel_size",
+            f"{Path(model.path).name} is a {model.architecture}, which is computed by transformers "
+            f"and on one rank only; set --tensor-parallel-size to 1, got {degree}",
+        )
     if not _divides(model, degree):
         able = [d for d in range(1, model.num_heads + 1) if _divides(model, d)]
         raise InvalidRequest(

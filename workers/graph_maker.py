@@ -14,7 +14,7 @@ from octavo.workers.config import WorkerConfig
 from octavo.workers.gpu_memory import Trial
 from octavo.workers.graphs import CudaCapture, DecodeGraphs
 from octavo.workers.ladder import ladder
-from octavo.workers.models.llama import Llama
+from octavo.workers.models.model import Model
 
 ON_THE_HOST = ("torch", "reference")  # kernels that look into a batch, and cannot be recorded
 
@@ -28,7 +28,7 @@ class GraphMaker:
         config: WorkerConfig,
         max_model_len: int,
         layout: Layout,
-        model: Llama,
+        model: Model,
         device: torch.device,
     ) -> None:
         self._max_model_len = max_model_len
@@ -36,7 +36,7 @@ class GraphMaker:
         self._model = model
         self._device = device
         self.sizes: tuple[int, ...] = ()
-        recordable = model.kernels.name not in ON_THE_HOST
+        recordable = model.recordable and model.kernels.name not in ON_THE_HOST
         if device.type != "cpu" and recordable and not config.enforce_eager:
             rows = min(config.max_num_seqs, config.max_num_batched_tokens)
             self.sizes = ladder(config.cuda_graph_sizes, rows)

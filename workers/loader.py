@@ -62,7 +62,7 @@ class Checkpoint:
             missing = [name for name in names if not (self.directory / name).exists()]
             if missing:
                 raise InvalidRequest(
-                    "model", f"{index} speaks of files that are not there: {_some(missing)}"
+                    "model", f"{index} speaks of files that are not there: {some(missing)}"
                 )
             return [self.directory / name for name in names]
         if single.exists():
@@ -105,7 +105,7 @@ class Checkpoint:
         if extra:
             raise InvalidRequest(
                 "model",
-                f"{self.directory} holds tensors that config.json does not explain: {_some(extra)}",
+                f"{self.directory} holds tensors that config.json does not explain: {some(extra)}",
             )
 
 
@@ -116,6 +116,7 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first few, for an error message."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

@@ -19,6 +19,10 @@ MISTRAL_DEFAULT_WINDOW = 4096  # what an absent key means to transformers
 QWEN3_DEFAULT_HEAD_DIM = 128
 
 
+class NoOwnModel(InvalidRequest):
+    """There is no definition of our own for the model; transformers may have one."""
+
+
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
     """How rotary frequencies are stretched. `kind` is linear or llama3; the last three fields
@@ -33,7 +37,9 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Sizes and switches of one decoder of the Llama family. `dtype` is the checkpoint's."""
+    """Sizes and switches of one decoder of the Llama family. `dtype` is the checkpoint's. If it is
+    computed `by_transformers`, it may be of any family, and what only our own definition reads is
+    left at nothing."""
 
     path: str
     architecture: str
@@ -56,6 +62,7 @@ class ModelConfig:
     sliding_window: int | None
     eos_token_ids: tuple[int, ...]
     dtype: str
+    by_transformers: bool = False
 
     @property
     def context_length(self) -> int:
@@ -68,11 +75,14 @@ class ModelConfig:
     def from_directory(cls, path: str | Path) -> ModelConfig:
         """Raises `InvalidRequest("model", …)` where the directory holds nothing we can run."""
         directory = Path(path)
-        raw = _read_json(directory / "config.json")
-        if raw is None:
-            raise InvalidRequest("model", f"{directory} holds no config.json; is it a model?")
+        raw = read_config(directory)
         architecture = _architecture(directory, raw)
-        _refuse_unsupported(directory, raw)
+        refuse_quantized(directory, raw)
+        if raw.get("hidden_act", "silu") != "silu":
+            raise NoOwnModel(
+                "model",
+                f"{directory} uses the activation {raw['hidden_act']!r}; only silu is supported",
+            )
         try:
             heads = int(raw["num_attention_heads"])
             hidden = int(raw["hidden_size"])
@@ -100,14 +110,22 @@ class ModelConfig:
                 output_bias=attention_bias and not qwen2,
                 mlp_bias=bool(raw.get("mlp_bias", False)),
                 qk_norm=qwen3,
-                sliding_window=_sliding_window(architecture, raw),
-                eos_token_ids=_eos_token_ids(directory, raw),
-                dtype=_dtype(directory, raw),
+                sliding_window=_sliding_window(directory, architecture, raw),
+                eos_token_ids=eos_token_ids_of(directory, raw),
+                dtype=dtype_of(directory, raw),
             )
         except KeyError as missing:
             raise InvalidRequest(
                 "model", f"{directory / 'config.json'} lacks the key {missing}"
             ) from None
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """What config.json says. Raises `InvalidRequest` where there is none."""
+    raw = _read_json(directory / "config.json")
+    if raw is None:
+        raise InvalidRequest("model", f"{directory} holds no config.json; is it a model?")
+    return raw
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -127,7 +145,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 def _architecture(directory: Path, raw: dict[str, Any]) -> str:
     names = raw.get("architectures") or [f"{str(raw.get('model_type')).capitalize()}ForCausalLM"]
     if names[0] not in SUPPORTED:
-        raise InvalidRequest(
+        raise NoOwnModel(
             "model",
             f"{directory} is a {names[0]}, which is not supported; supported are "
             f"{', '.join(SUPPORTED)}",
@@ -135,18 +153,14 @@ def _architecture(directory: Path, raw: dict[str, Any]) -> str:
     return str(names[0])
 
 
-def _refuse_unsupported(directory: Path, raw: dict[str, Any]) -> None:
+def refuse_quantized(directory: Path, raw: dict[str, Any]) -> None:
+    """Raises `InvalidRequest` naming the way in which a checkpoint is quantized."""
     if raw.get("quantization_config"):
         method = raw["quantization_config"].get("quant_method", "unknown")
         raise InvalidRequest(
             "model",
             f"{directory} is quantized ({method}), which is not supported; "
             "use a float32, bfloat16 or float16 checkpoint",
-        )
-    if raw.get("hidden_act", "silu") != "silu":
-        raise InvalidRequest(
-            "model",
-            f"{directory} uses the activation {raw['hidden_act']!r}; only silu is supported",
         )
 
 
@@ -167,24 +181,26 @@ def _rope(directory: Path, raw: dict[str, Any]) -> tuple[float, RopeScaling | No
             float(parameters["high_freq_factor"]),
             int(parameters["original_max_position_embeddings"]),
         )
-    raise InvalidRequest(
+    raise NoOwnModel(
         "model",
         f"{directory} scales its rotary embedding by {kind!r}, which is not supported; "
         "supported are default, linear, llama3",
     )
 
 
-def _sliding_window(architecture: str, raw: dict[str, Any]) -> int | None:
-    if architecture == "MistralForCausalLM":
-        window = raw.get("sliding_window", MISTRAL_DEFAULT_WINDOW)
-    elif architecture.startswith("Qwen") and raw.get("use_sliding_window"):
-        window = raw.get("sliding_window")
-    else:
-        window = None
+def _sliding_window(directory: Path, architecture: str, raw: dict[str, Any]) -> int | None:
+    """Of all layers alike."""
+    if architecture.startswith("Qwen") and raw.get("use_sliding_window"):
+        raise NoOwnModel(
+            "model", f"{directory} has a sliding window in some layers, which is not supported"
+        )
+    if architecture != "MistralForCausalLM":
+        return None
+    window = raw.get("sliding_window", MISTRAL_DEFAULT_WINDOW)
     return None if window is None else int(window)
 
 
-def _eos_token_ids(directory: Path, raw: dict[str, Any]) -> tuple[int, ...]:
+def eos_token_ids_of(directory: Path, raw: dict[str, Any]) -> tuple[int, ...]:
     """generation_config.json often names more end tokens than config.json does."""
     found: list[int] = []
     for source in (_read_json(directory / "generation_config.json") or {}, raw):
@@ -193,7 +209,7 @@ def _eos_token_ids(directory: Path, raw: dict[str, Any]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(token) for token in found))
 
 
-def _dtype(directory: Path, raw: dict[str, Any]) -> str:
+def dtype_of(directory: Path, raw: dict[str, Any]) -> str:
     name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
     if name not in CHECKPOINT_DTYPES:
         raise InvalidRequest(

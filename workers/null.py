@@ -22,11 +22,12 @@ from octavo.scheduler.plan import StepPlan, StepResult, decode_plan, encode
 from octavo.workers.progress import Progress
 
 
-def next_token(context: Sequence[int], vocab_size: int, seed: int | None) -> int:
-    """What a null model says after `context`; `seed` None means greedily. The oracle of tests."""
+def next_token(context: Sequence[int], vocab_size: int, seed: int | None, adapter: str = "") -> int:
+    """What a null model says after `context`; `seed` None means greedily. Each adapter, which has
+    a name alone here, makes it say something else. The oracle of tests."""
     raw = np.asarray(context, dtype="<u4").tobytes()
     salt = b"" if seed is None else (seed & (2**64 - 1)).to_bytes(8, "little")
-    digest = blake2b(raw, digest_size=8, salt=salt).digest()
+    digest = blake2b(raw, digest_size=8, salt=salt, key=adapter.encode()[:64]).digest()
     return int.from_bytes(digest, "little") % vocab_size
 
 
@@ -136,7 +137,7 @@ class NullWorker:
                 candidates.append(next_candidates(context, self._vocab_size, count))
             else:
                 seed = None if row.sampling.greedy else row.sampling.seed
-                tokens.append(next_token(context, self._vocab_size, seed))
+                tokens.append(next_token(context, self._vocab_size, seed, row.adapter))
         return tokens, candidates
 
     def _write(self, row: Row, start: int, end: int) -> None:

@@ -21,6 +21,7 @@ from octavo.scheduler.mirror import Mirror, Row
 from octavo.scheduler.plan import Add, StepPlan, StepResult, Work, decode_plan, encode
 from octavo.scheduler.request import Logprob
 from octavo.scheduler.sampling import SamplingParams
+from octavo.workers.adapter_files import read_adapters
 from octavo.workers.batch import PENDING, Arrays, Batcher
 from octavo.workers.cache import Layout, available_memory, cpu_budget, given_budget
 from octavo.workers.config import WorkerConfig, resolve_dtype, served_length
@@ -30,15 +31,16 @@ from octavo.workers.graph_maker import GraphMaker
 from octavo.workers.graphs import DecodeGraphs
 from octavo.workers.host import host_blocks, host_bytes
 from octavo.workers.latest import Latest
-from octavo.workers.loader import Checkpoint, torch_dtype
+from octavo.workers.loader import torch_dtype
 from octavo.workers.masks import Masks
-from octavo.workers.model_config import ModelConfig
-from octavo.workers.models.llama import Llama
-from octavo.workers.models.weights import load_weights
+from octavo.workers.models.adapters import Adapters, Segment, load_adapters
+from octavo.workers.models.model import Model
+from octavo.workers.models.opening import Opening
 from octavo.workers.narrow import cache_dtype
 from octavo.workers.parallel import ALONE, Group, Shard
 from octavo.workers.place import place, tiers_on
 from octavo.workers.progress import Progress
+from octavo.workers.read_model import read_model
 from octavo.workers.sampler import Named, Sampled, Sampler, describe_prompt
 from octavo.workers.tiers import Tiers, written_blocks
 from octavo.workers.upload import Mark, Past, mark, upload
@@ -53,17 +55,17 @@ LOGIT_ROWS = 128  # rows of prompt logits held at once
 class Worker:
     """In this order: `load`, `measure`, `allocate`, then any number of `execute`; `close` ends it.
 
-    The constructor reads config.json only. Raises `InvalidRequest` naming the flag or file at
-    fault. Rows live between steps; the cache's content outlives them, also over a plan with
-    `reset`. On a GPU, it `runs_ahead`: `execute` may be taken apart into `begin` and `finish`, as
-    `octavo.workers.ahead` has it.
+    The constructor reads config.json and the headers of adapters only. Raises `InvalidRequest`
+    naming the flag or file at fault. Rows live between steps; the cache's content outlives them,
+    also over a plan with `reset`. On a GPU, it `runs_ahead`: `execute` may be taken apart into
+    `begin` and `finish`, as `octavo.workers.ahead` has it.
     """
 
     def __init__(self, config: WorkerConfig, group: Group = ALONE) -> None:
         self.config = config
         self.group = group
         self.progress = Progress()
-        self.model_config = ModelConfig.from_directory(config.model)
+        self.model_config = read_model(config.model, config.model_impl)
         self.max_model_len = served_length(self.model_config, config.max_model_len)
         self.device, self.kernels = place(config.device, config.kernels)
         self.dtype = torch_dtype(
@@ -72,6 +74,10 @@ class Worker:
         self.shard = Shard.of(self.model_config, group.rank, group.size)
         kept = cache_dtype(config, self.dtype, self.kernels, self.device)
         self.layout = Layout.of(self.model_config, self.shard, config.block_size, kept)
+        self._adapter_files = read_adapters(
+            config.lora_modules or (), self.model_config, config.max_lora_rank
+        )
+        self._adapters = Adapters(self.device)
         self._mirror = Mirror(config.block_size)
         self.runs_ahead = self.device.type == "cuda"
         self._batcher = Batcher(config.block_size, self.device)
@@ -82,7 +88,7 @@ class Worker:
         self._graphs: DecodeGraphs | None = None
         self._masks = self._make_masks() if group.rank == 0 else None
         self._sampler = Sampler(self.kernels, self._masks)
-        self._model: Llama | None = None
+        self._model: Model | None = None
         self._host_bytes = 0
         self._cache: Tensor | None = None
         self._tiers: Tiers | None = None
@@ -92,19 +98,22 @@ class Worker:
     def load(self) -> None:
         """Reads this rank's share of the weights, and sees how much memory is left beside them.
         Raises `InvalidRequest` where the swap space is more."""
-        with Checkpoint(self.config.model) as checkpoint, self._explained("the weights"):
-            weights = load_weights(
-                self.model_config,
-                self.shard,
-                checkpoint,
-                self.dtype,
-                self.device,
-                self.kernels,
-                self.config.quantization,
+        with self._explained("the weights"):
+            self._model = Opening(
+                config=self.config,
+                model=self.model_config,
+                shard=self.shard,
+                layout=self.layout,
+                dtype=self.dtype,
+                device=self.device,
+                kernels=self.kernels,
+                group=self.group,
+                max_model_len=self.max_model_len,
+            ).open()
+            self._adapters = load_adapters(
+                *(self._adapter_files, self.model_config, self.shard),
+                *(self.dtype, self.device, self.kernels),
             )
-        self._model = Llama(
-            self.model_config, self.shard, weights, self.kernels, self.group, self.max_model_len
-        )
         self._host_bytes = host_bytes(
             self.config.swap_space, self.device.type, available_memory(), self.group.size
         )
@@ -135,7 +144,11 @@ class Worker:
         share = min(-(-budget // count), self.max_model_len)
         blocks = list(range(1, -(-share // size) + 1))  # all rows may write the same ones
         sampling = SamplingParams(top_p=0.9, seed=0, logprobs=1, prompt_logprobs=1)
-        add = [Add(row, [0] * share, share, blocks, 0, sampling) for row in range(count)]
+        last = self._adapter_files[-1].name if self._adapter_files else ""  # for all rows but one
+        add = [
+            Add(row, [0] * share, share, blocks, 0, sampling, last if row else "")
+            for row in range(count)
+        ]
         work = [Work(row, 0, share, True) for row in range(count)]
         plan = StepPlan(step=0, work=work, add=add, reset=True)
         mirror = Mirror(size)
@@ -227,7 +240,8 @@ class Worker:
         assert self._model is not None, "load comes before execute"
         drawing, searching = _choosers(plan.work, mirror.rows)
         self._sampler.begin([plan.work[i].row for i in drawing], mirror.rows)
-        hidden = self._forward(batcher.arrays(plan.work, mirror.rows), batcher, cache)
+        segments = self._adapters.segments(plan.work, mirror.rows)
+        hidden = self._forward(batcher.arrays(plan.work, mirror.rows), batcher, cache, segments)
         ends = _ends(plan.work)
         prompt_logprobs = self._describe_prompts(plan.work, mirror.rows, ends, hidden)
         logits = self._logits(hidden, [ends[i] - 1 for i in drawing + searching])
@@ -254,10 +268,12 @@ class Worker:
         )
         return result, drawing, chosen
 
-    def _forward(self, step: Arrays, batcher: Batcher, cache: Tensor) -> Tensor:
+    def _forward(
+        self, step: Arrays, batcher: Batcher, cache: Tensor, segments: tuple[Segment, ...]
+    ) -> Tensor:
         """The last hidden states of a step's tokens, from a graph where there is one."""
         assert self._model is not None
-        graphs = self._graphs if cache is self._cache else None
+        graphs = self._graphs if cache is self._cache and not segments else None
         self._inputs_taken.wait()  # the kernels may use their own room in host memory again
         if graphs is not None and (size := graphs.size_for(step)) is not None:
             graphs.prepare(step, size, self._latest)
@@ -269,7 +285,7 @@ class Worker:
         self.kernels.begin_step(given.batch)
         self._inputs_taken = mark(self.device)
         tick = self.progress.tick
-        return self._model.forward(given.ids, given.positions, cache, given.batch, tick)
+        return self._model.forward(given.ids, given.positions, cache, given.batch, tick, segments)
 
     def _maker(self) -> GraphMaker:
         assert self._model is not None, "load comes first"

@@ -54,6 +54,7 @@ class Model(msgspec.Struct, kw_only=True):
     object: str = "model"
     owned_by: str = "octavo"
     max_model_len: int | None = None
+    parent: str | UnsetType = UNSET  # the model that an adapter belongs to
 
 
 class ModelList(msgspec.Struct):

@@ -229,7 +229,12 @@ def _caller(fronts: Fronts, request: Request) -> str:
 
 def _model(front: Front, name: str) -> Model:
     lengths = [each.max_model_len for each in front.client.stats()]
-    return Model(id=name, created=front.settings.created, max_model_len=min(lengths, default=None))
+    model = Model(id=name, created=front.settings.created)
+    model.max_model_len = min(lengths, default=None)
+    if front.adapter_of(name):
+        settings = front.settings
+        model.parent = settings.adapters[name] or settings.served_model_names[0]
+    return model
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

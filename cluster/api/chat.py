@@ -188,6 +188,7 @@ async def chat_call(
         blame=("messages", length),
         priority=priority_of(body),
         salt=salt,
+        adapter=front.adapter_of(model),
         reader=_reader(
             front.settings.reasoning_parser if grammar is None else None, tools, prompt.text or ""
         ),

@@ -154,6 +154,7 @@ async def completion_call(front: Front, body: CompletionRequest, tenant: str) ->
         blame=("prompt", "max_tokens"),
         priority=priority_of(body),
         salt=salt,
+        adapter=front.adapter_of(model),
     )
     texts = None
     if echo:

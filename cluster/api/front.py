@@ -81,10 +81,14 @@ class Front:
 
     def served_model(self, asked: str | None) -> str:
         """The name to answer with. Raises `UnknownModel`."""
-        names = self.settings.served_model_names
+        names = self.settings.names
         if asked is not None and asked not in names:
             raise UnknownModel(asked, names)
         return asked or names[0]
+
+    def adapter_of(self, name: str) -> str:
+        """The adapter that `served_model` named, "" for the model itself."""
+        return name if name in self.settings.adapters else ""
 
 
 def new_id(prefix: str) -> str:

@@ -30,7 +30,7 @@ class Fronts:
     @property
     def names(self) -> tuple[str, ...]:
         """All names that requests may use, of all models."""
-        return tuple(name for front in self.each for name in front.settings.served_model_names)
+        return tuple(name for front in self.each for name in front.settings.names)
 
     @property
     def shared(self) -> FrontSettings:
@@ -45,7 +45,7 @@ class Fronts:
         if asked is None:
             raise InvalidRequest("model", f"model is missing; served: {', '.join(self.names)}")
         for front in self.each:
-            if asked in front.settings.served_model_names:
+            if asked in front.settings.names:
                 return front
         raise UnknownModel(asked, self.names)
 

@@ -108,6 +108,7 @@ def plan_job(
     blame: tuple[str, str],
     priority: int,
     salt: str,
+    adapter: str = "",
     reader: Callable[[], AnswerReader] | None = None,
 ) -> Job:
     """One request for each prompt, with room of its own.
@@ -137,5 +138,7 @@ def plan_job(
             max_tokens=room,
         )
         name = f"{job_id}-{number}"
-        requests.append(Request(name, prompt.tokens, own, priority=priority, salt=salt))
+        requests.append(
+            Request(name, prompt.tokens, own, priority=priority, salt=salt, adapter=adapter)
+        )
     return Job(job_id, prompts, sampling, requests, reader)

@@ -5,6 +5,7 @@ vLLM's names (version 0.33), so that its dashboards and scalers work; `octavo:` 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -87,6 +88,18 @@ def _cache_config(each: EngineStats) -> Reading:
     return {write_labels(shape): 1}
 
 
+def _adapters(each: EngineStats) -> Reading:
+    """vLLM's: names in labels, and the value is the time, by which the latest can be told."""
+    if not each.most_adapters:
+        return {}
+    serving = {
+        "max_lora": each.most_adapters,
+        "running_lora_adapters": ",".join(each.adapters_running),
+        "waiting_lora_adapters": ",".join(each.adapters_waiting),
+    }
+    return {write_labels(serving): time.time()}
+
+
 _GAUGES = [
     _gauge(
         "vllm:num_requests_running",
@@ -158,6 +171,11 @@ _GAUGES = [
         attrgetter("backlog_tokens"),
     ),
     _gauge("vllm:cache_config_info", "The cache's shape.", _cache_config),
+    _gauge(
+        "vllm:lora_requests_info",
+        "Adapters whose requests run and wait; the value is when.",
+        _adapters,
+    ),
     _gauge(
         "vllm:engine_sleep_state",
         "Whether the engine sleeps: Octavo's never do.",

@@ -10,6 +10,7 @@ import argparse
 import math
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -66,7 +67,9 @@ class FrontSettings:
     the same requests in the same order are answered with the same random numbers. Web pages may
     call from `allowed_origins`, or from everywhere where "*" is among them. Parsers say how the
     model writes calls of tools and its reasoning; `generation_config` is where sampling defaults
-    come from, the file of that name beside the model, or vLLM, whose defaults are OpenAI's."""
+    come from, the file of that name beside the model, or vLLM, whose defaults are OpenAI's.
+    `adapters` are names too, each for the model with other weights beside its own; what they map to
+    is shown as their parent, None for the model."""
 
     model_path: str
     served_model_names: tuple[str, ...]
@@ -86,6 +89,7 @@ class FrontSettings:
     allowed_origins: tuple[str, ...] = ()
     request_timeout: float | None = None  # seconds for a request and all of its answer
     enable_log_requests: bool = False
+    adapters: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises `InvalidRequest` where settings are not possible, or not together."""
@@ -113,6 +117,11 @@ class FrontSettings:
                     "allowed_origins takes origins as a browser names them, such as "
                     f"https://chat.example.com, or *; got {origin!r}",
                 )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that requests may use."""
+        return (*self.served_model_names, *self.adapters)
 
     @property
     def asks_for_key(self) -> bool:

@@ -10,11 +10,12 @@ from typing import TypeAlias, get_args
 
 from octavo.cluster.cli.access_flags import add_access
 from octavo.cluster.cli.chat_flags import add_chat_flags
+from octavo.cluster.cli.lora_flags import add_lora_flags
 from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.cli.top_flags import add_top
 from octavo.cluster.config import PlacementStrategy
 from octavo.scheduler.config import Allocation, PreemptionMode
-from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, QUANTIZATIONS
+from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, MODEL_IMPLS, QUANTIZATIONS
 
 SERVE_EPILOG = """\
 examples:
@@ -79,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
         help="a directory in Hugging Face's layout, or a name on the hub "
         "(default: the embedded SmolLM2-135M-Instruct)",
     )
-    for add_group in (_front, add_access, _model, add_chat_flags, _cache, _schedule, _machines):
+    model = (_model, add_chat_flags, add_lora_flags)
+    for add_group in (_front, add_access, *model, _cache, _schedule, _machines):
         add_group(serve)
     _deploy(commands)
     _status(commands)
@@ -173,6 +175,14 @@ def _model(parser: argparse.ArgumentParser) -> None:
         help="make the layers' weights int8, or on a GPU fp8, while loading: half the memory of "
         "bfloat16 and quicker steps of few sequences, for answers that differ a little (default: "
         "as in the checkpoint)",
+    )
+    group.add_argument(
+        "--model-impl",
+        choices=MODEL_IMPLS,
+        default="auto",
+        help="whose definition of the model computes: octavo's own, which is faster, or "
+        "transformers', which has most decoders; auto takes the own one where there is one "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--max-model-len",

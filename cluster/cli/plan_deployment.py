@@ -15,6 +15,7 @@ from octavo.cluster.api.tls import certificate_of
 from octavo.cluster.config import EngineConfig
 from octavo.cluster.planning import plan_model, resolve_device
 from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.lora_modules import parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def plan_deployment(
         allowed_origins=tuple(arguments.allowed_origins),
         request_timeout=arguments.request_timeout,
         enable_log_requests=arguments.enable_log_requests,
+        adapters=parents(plan.config.lora_modules or ()),
         **chat_settings(arguments),
     )
     address = Address(arguments.host, arguments.port, certificate)

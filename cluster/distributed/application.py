@@ -21,6 +21,7 @@ from ray.serve.exceptions import RayServeException
 from octavo.cluster.api.keys import resolve_keys
 from octavo.cluster.api.settings import FrontSettings, chat_settings
 from octavo.cluster.arguments import (
+    adapters_of,
     deployment_name,
     draft_config,
     front_arguments,
@@ -76,6 +77,7 @@ def plan_front(model: argparse.Namespace, shared: Mapping[str, Any]) -> FrontSet
         api_key_file=keys.file,
         failover_timeout=model.failover_timeout,
         scale_to_zero=least_replicas(model) == 0,
+        adapters=adapters_of(model),
         **chat_settings(model),
         **shared,
     )

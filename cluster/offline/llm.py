@@ -40,8 +40,10 @@ from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import Allocation, PreemptionMode
 from octavo.scheduler.errors import EngineDead, InvalidRequest
 from octavo.scheduler.sampling import SamplingParams, mix_seed
+from octavo.workers.adapter_files import read_adapters
 from octavo.workers.config import resolve_dtype, served_length
-from octavo.workers.model_config import ModelConfig
+from octavo.workers.lora_modules import located, paths
+from octavo.workers.read_model import read_model
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, or vLLM's `{"prompt": text}` and `{"prompt_token_ids": ids}`."""
@@ -59,7 +61,8 @@ class LLM:
     """`model` is a directory or a hub name; None is the embedded model, SmolLM2-135M-Instruct.
 
     `seed` decides the answers to requests that bring none: the same calls in the same order give
-    the same tokens. Raises `InvalidRequest`, a `ValueError`, naming the setting that is wrong.
+    the same tokens. `lora_modules` are adapters, as `--lora-modules` takes them. Raises
+    `InvalidRequest`, a `ValueError`, naming the setting that is wrong.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class LLM:
         dtype: str = "auto",
         kv_cache_dtype: str = "auto",
         quantization: str | None = None,
+        model_impl: str = "auto",
         device: str = "auto",
         max_model_len: int | None = None,
         block_size: int = 16,
@@ -88,17 +92,23 @@ class LLM:
         num_threads: int | None = None,
         enforce_eager: bool = False,
         cuda_graph_sizes: list[int] | None = None,
+        enable_lora: bool = False,
+        lora_modules: Sequence[str] = (),
+        max_loras: int | None = None,
+        max_lora_rank: int = 16,
         seed: int = 0,
     ) -> None:
         self.model_path, names = resolve_model(None if model is None else str(model), _say)
         self.tokenizer = Tokenizer.load(self.model_path)
         self._grammars = Grammars(self.tokenizer)
+        modules = located(lora_modules)
         config = EngineConfig(
             model=str(self.model_path),
             served_model_names=names,
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
             quantization=quantization,
+            model_impl=model_impl,
             device=resolve_device(device),
             tensor_parallel_size=tensor_parallel_size,
             max_model_len=max_model_len,
@@ -115,13 +125,19 @@ class LLM:
             watermark_low=watermark_low,
             watermark_high=watermark_high,
             allocation=allocation,
-            revision=model_revision(self.model_path),
+            revision=model_revision(self.model_path, paths(modules)),
             num_threads=num_threads,
             enforce_eager=enforce_eager,
             cuda_graph_sizes=cuda_graph_sizes,
+            enable_lora=enable_lora,
+            lora_modules=modules,
+            max_loras=max_loras,
+            max_lora_rank=max_lora_rank,
         )
-        checkpoint = ModelConfig.from_directory(self.model_path)
+        checkpoint = read_model(self.model_path, model_impl)
         resolve_dtype(dtype, checkpoint.dtype, config.device)
+        read_adapters(modules, checkpoint, max_lora_rank)
+        self._adapters = config.adapters
         length = served_length(checkpoint, max_model_len)
         self._seed = seed
         self._numbers = itertools.count(1)
@@ -137,16 +153,16 @@ class LLM:
         sampling_params: Sampling = None,
         *,
         use_tqdm: bool = True,
+        lora_request: str | None = None,
     ) -> list[RequestOutput]:
         """Answers in the order of `prompts`, computed together. With `use_tqdm`, a terminal shows
-        how many are done.
+        how many are done. `lora_request` is the name of the adapter that is to answer.
 
         Raises `InvalidRequest` before anything runs where a prompt or a parameter is wrong;
         `EngineDead` or `RequestFailed` for faults that are not the caller's.
         """
-        return self._run(
-            [self._prompt(item) for item in _listed(prompts)], sampling_params, use_tqdm
-        )
+        items = [self._prompt(item) for item in _listed(prompts)]
+        return self._run(items, sampling_params, use_tqdm, lora_request)
 
     def chat(
         self,
@@ -156,6 +172,7 @@ class LLM:
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
         chat_template_kwargs: dict[str, Any] | None = None,
+        lora_request: str | None = None,
     ) -> list[RequestOutput]:
         """Like `generate`, for one conversation or several, by the model's chat template."""
         prompts = []
@@ -167,7 +184,7 @@ class LLM:
             )
             ids = self.tokenizer.encode(text, add_special_tokens=False)
             prompts.append(self._checked(Prompt(ids, text), "messages"))
-        return self._run(prompts, sampling_params, use_tqdm)
+        return self._run(prompts, sampling_params, use_tqdm, lora_request)
 
     def stats(self) -> EngineStats:
         """What the engine holds now and has measured since it started."""
@@ -195,12 +212,19 @@ class LLM:
         self.shutdown()
 
     def _run(
-        self, prompts: Sequence[Prompt], sampling: Sampling, use_tqdm: bool
+        self, prompts: Sequence[Prompt], sampling: Sampling, use_tqdm: bool, adapter: str | None
     ) -> list[RequestOutput]:
         if not self._end.alive:
             raise EngineDead("this LLM was shut down; make a new one")
+        if adapter is not None and adapter not in self._adapters:
+            known = ", ".join(self._adapters) or "none"
+            raise InvalidRequest(
+                "lora_request", f"there is no adapter {adapter!r}; lora_modules has {known}"
+            )
         each = _one_for_each(sampling, len(prompts))
-        jobs = [self._job(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
+        jobs = [
+            self._job(prompt, one, adapter or "") for prompt, one in zip(prompts, each, strict=True)
+        ]
         with tqdm(total=len(jobs), unit="prompt", disable=None if use_tqdm else True) as bar:
 
             async def one(job: Job) -> RequestOutput:
@@ -210,7 +234,7 @@ class LLM:
 
             return self._background.run(all_of([one(job) for job in jobs]))
 
-    def _job(self, prompt: Prompt, sampling: SamplingParams) -> Job:
+    def _job(self, prompt: Prompt, sampling: SamplingParams, adapter: str) -> Job:
         within_vocabulary("stop_token_ids", sampling.stop_token_ids, self.tokenizer.vocab_size)
         within_vocabulary("logit_bias", sampling.logit_bias, self.tokenizer.vocab_size)
         within_vocabulary(
@@ -236,6 +260,7 @@ class LLM:
             blame=("prompts", "max_tokens"),
             priority=0,
             salt="",
+            adapter=adapter,
         )
 
     def _prompt(self, item: PromptLike) -> Prompt:

@@ -5,8 +5,8 @@
 // its row's keys alone: not on the batch, the threads, how the prompt was cut into chunks, or which
 // items a split was given to.
 #include <algorithm>
-#include <vector>
 
+#include "buffers.h"
 #include "cell.h"
 #include "cell_tiles.h"
 #include "few_rows.h"
@@ -20,54 +20,8 @@
 namespace octavo {
 namespace {
 
+constexpr int64_t NO_WINDOW = int64_t(1) << 62;
 constexpr int64_t PACK_ROWS = 12;  // from so many on, unpacking a bfloat16 tile once pays
-
-// A thread's own memory, kept from call to call.
-struct Scratch {
-    std::vector<float> memory;
-
-    float* floats(int64_t count) {
-        if (int64_t(memory.size()) < count + 16) memory.resize(count + 16);
-        uintptr_t address = reinterpret_cast<uintptr_t>(memory.data());
-        return reinterpret_cast<float*>((address + 63) & ~uintptr_t(63));
-    }
-};
-
-// What an item needs, cut from a Scratch.
-template <class F>
-struct Buffers {
-    F* queries;     // [rows, depth]
-    float* scores;  // [rows of a head, TILE]
-    vf* weights;    // [rows]
-    F* keys;        // [depth, TILE]
-    F* values;      // [TILE / NUMBERS, width], of each of a split's tiles where there are tiles
-    F* shares;      // [TILE_ROWS, TILE / NUMBERS]: weights of a tile
-    float* first;   // two states
-    float* second;
-
-    Buffers(Scratch& scratch, int64_t rows, int64_t depth, int64_t width) {
-        const int64_t state = State::size(rows, width), more = rows + SPARE_ROWS;
-        const int64_t packed = (HAS_TILES ? SPLIT : TILE) / NUMBERS<F>;
-        const int64_t sizes[] = {more * depth, more * TILE, rows * W, depth * TILE, packed * width,
-                                 state,        state,       TILE_ROWS * TILE / NUMBERS<F>};
-        int64_t total = 0;
-        for (int64_t size : sizes) total += divide_up(size, 16) * 16;
-        float* memory = scratch.floats(total);
-        auto take = [&](int64_t count) {
-            float* from = memory;
-            memory += divide_up(count, 16) * 16;
-            return from;
-        };
-        queries = reinterpret_cast<F*>(take(sizes[0]));
-        scores = take(sizes[1]);
-        weights = reinterpret_cast<vf*>(take(sizes[2]));
-        keys = reinterpret_cast<F*>(take(sizes[3]));
-        values = reinterpret_cast<F*>(take(sizes[4]));
-        first = take(state);
-        second = take(state);
-        shares = reinterpret_cast<F*>(take(sizes[7]));
-    }
-};
 
 template <class T>
 struct Attention {
@@ -80,14 +34,15 @@ struct Attention {
     const int64_t group, dim;
     const int64_t depth, width;  // dim in factors; dim rounded up to whole vectors
     const float scale;           // scores to base 2
+    const int64_t window;        // a query sees at most so many keys, its own the last of them
     const bool tiled;            // by the processor's tiles, whose sums run in their own order
     Plan& plan;
 
     Attention(const Batch& b, const Cells<T>& c, Tokens q, Tokens o, int64_t heads, float s,
-              Plan& p)
+              int64_t w, Plan& p)
         : batch(b), cells(c), query(q), out(o), group(heads / c.kv_heads), dim(c.head_dim),
           depth(dim / NUMBERS<F>), width(divide_up(dim, W) * W), scale(s * 1.44269504f),
-          tiled(fit_tiles(c)), plan(p) {}
+          window(w > 0 ? w : NO_WINDOW), tiled(fit_tiles(c)), plan(p) {}
 
     const int32_t* table(int64_t row) const { return batch.kv_indices + batch.kv_indptr[row]; }
 
@@ -95,6 +50,11 @@ struct Attention {
     bool has_few(const Item& item) const { return item.queries * group <= FEW_ROWS; }
 
     int64_t rows_of(const Item& item) const { return item.heads * item.queries * group; }
+
+    // The position of the first key that an item's queries see.
+    int64_t first_seen(const Item& item) const {
+        return std::max<int64_t>(0, origin_of(batch, item.row) + item.query + 1 - window);
+    }
 
     void load_queries(const Item& item, F* to) const {
         int64_t token = batch.qo_indptr[item.row] + item.query;
@@ -217,8 +177,8 @@ struct Attention {
                               buffers.scores + v * W, TILE * 4, false);
             for (int64_t r = 0; r < rows; r++) {
                 for (int64_t d = 0; d < dim; d += W) prefetch(values + r * dim + d);
-                softmax<F>(buffers.scores + r * TILE, scale, seen[r], state.tops[r], weights[r],
-                           state.sums + r * width, width, buffers.shares + r * TILE / 2);
+                softmax<F>(buffers.scores + r * TILE, scale, seen[r], window, state.tops[r],
+                           weights[r], state.sums + r * width, width, buffers.shares + r * TILE / 2);
             }
             for (int64_t d = 0; d < dim; d += 2 * W)
                 tiles.product(buffers.shares, TILE * 2, whole, divide_up(count, TILE_INPUTS),
@@ -234,13 +194,14 @@ struct Attention {
             const int64_t rows = item.queries * group, size = TILE / 2 * dim;
             const int64_t start = origin_of(batch, item.row) + item.query;
             const int64_t count = divide_up(end - begin, TILE);
+            const int64_t unseen = std::max<int64_t>(0, first_seen(item) - begin) / TILE;
             // Queries before the split see none of it.
             const int64_t unseeing = std::max<int64_t>(0, begin - start) * group;
             Tile<T> split[SPLIT / TILE];
             for (int64_t h = 0; h < item.heads; h++) {
                 for (int64_t t = 0; t < count; t++)
                     split[t].locate(cells, table(item.row), item.head + h, begin + t * TILE, end);
-                for (int64_t t = 0; t < count; t++) {
+                for (int64_t t = unseen; t < count; t++) {
                     split[t].followed_by(split[std::min(t + 1, count - 1)]);
                     pack_values(split[t].values, TILE, dim, buffers.values + t * size);
                 }
@@ -249,8 +210,8 @@ struct Attention {
                     const State part{state.sums + first * width, state.tops + first, nullptr};
                     int64_t seen[TILE_ROWS];
                     for (int64_t i = 0; i < some; i++)
-                        seen[i] = start + (r + i) / group + 1 - begin;
-                    for (int64_t t = 0; t < count && seen[some - 1] > 0; t++) {
+                        seen[i] = start + (r + i) / group + 1 - begin - unseen * TILE;
+                    for (int64_t t = unseen; t < count && seen[some - 1] > 0; t++) {
                         attend_rows(split[t].keys, buffers.values + t * size,
                                     std::min<int64_t>(TILE, end - begin - t * TILE), seen,
                                     buffers.queries + first * depth, some,
@@ -284,6 +245,7 @@ struct Attention {
                         const Buffers& buffers, const State& state) const {
         const int64_t rows = item.queries * group, start = origin_of(batch, item.row) + item.query;
         const bool few = tiled && has_few(item);
+        begin = std::max(begin, first_seen(item) / TILE * TILE);
         Tile<T> pair[2];
         Tile<T>*tile = pair, *following = pair + 1;
         tile->locate(cells, table(item.row), item.head, begin, item.end);
@@ -309,8 +271,8 @@ struct Attention {
                     score(tile->keys, count, queries, past - first, buffers);
                 for (int64_t r = first, place = unseeing; r < past; r++, place++) {
                     float* scores = buffers.scores + (r - first) * TILE;
-                    softmax<F>(scores, scale, start + place / group + 1 - at, state.tops[r],
-                               buffers.weights[r], state.sums + r * width, width,
+                    softmax<F>(scores, scale, start + place / group + 1 - at, window,
+                               state.tops[r], buffers.weights[r], state.sums + r * width, width,
                                reinterpret_cast<F*>(scores));
                 }
                 if (few)
@@ -329,9 +291,10 @@ struct Attention {
         std::fill(state.sums, state.sums + rows_of(item) * width, 0.0f);
         std::fill(state.tops, state.tops + rows_of(item), NOTHING);
         std::fill(buffers.weights, buffers.weights + rows_of(item), vf{});
-        if (tiled && !has_few(item))
+        const bool seen = end > first_seen(item);  // else it is a part without weight
+        if (seen && tiled && !has_few(item))
             attend_tiled(item, begin, end, buffers, state, tiles);
-        else
+        else if (seen)
             attend_untiled(item, begin, end, next, buffers, state);
         for (int64_t r = 0; r < rows_of(item); r++) state.weights[r] = sum_of(buffers.weights[r]);
     }
@@ -388,12 +351,12 @@ using namespace octavo;
 extern "C" void octavo_attention(int type, const Batch* batch, char* cache, int64_t block_stride,
                                  int64_t kv_heads, int64_t head_dim, const char* query,
                                  int64_t query_stride, char* out, int64_t out_stride,
-                                 int64_t heads, float scale, int threads) {
+                                 int64_t heads, float scale, int64_t window, int threads) {
     auto run = [&](auto zero) {
         Cells<decltype(zero)> cells{cache, block_stride, kv_heads, batch->block_size, head_dim};
         Tokens queries{const_cast<char*>(query), query_stride}, results{out, out_stride};
         static thread_local Plan plan;
-        Attention<decltype(zero)>(*batch, cells, queries, results, heads, scale, plan)
+        Attention<decltype(zero)>(*batch, cells, queries, results, heads, scale, window, plan)
             .run(threads);
     };
     type == 0 ? run(float{}) : run(bf16{});

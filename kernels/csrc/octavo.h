@@ -25,10 +25,12 @@ struct Batch {
 int octavo_check(const Batch* batch, int64_t num_blocks);
 
 // `cache` is one layer: [num_blocks, 2, kv_heads, block_size, head_dim], each block contiguous.
-// Queries, keys, values and results are [num_tokens, heads, head_dim], each token contiguous.
+// Queries, keys, values and results are [num_tokens, heads, head_dim], each token contiguous. With
+// `window` above 0, a query sees the last so many keys up to its own.
 void octavo_attention(int type, const Batch* batch, char* cache, int64_t block_stride,
                       int64_t kv_heads, int64_t head_dim, const char* query, int64_t query_stride,
-                      char* out, int64_t out_stride, int64_t heads, float scale, int threads);
+                      char* out, int64_t out_stride, int64_t heads, float scale, int64_t window,
+                      int threads);
 
 void octavo_write_kv(int type, const Batch* batch, char* cache, int64_t block_stride,
                      int64_t kv_heads, int64_t head_dim, const char* key, int64_t key_stride,

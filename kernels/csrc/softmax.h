@@ -72,22 +72,26 @@ inline vf weigh(const vf (&scores)[VECTORS], float scale, float top, Pair* to, v
 }
 #endif
 
-// Turns one row's scores of a tile into weights, as factors, which may lie in the same place; only
-// the first `seen` keys count. `scale`, above 0, is for scores of pairs, whose queries cannot carry
-// it without being rounded again. The weights' sum is kept by lanes until the end.
+// Turns one row's scores of a tile into weights, as factors, which may lie in the same place; of
+// the first `seen` keys only the last `window` count. `scale`, above 0, is for scores of pairs,
+// whose queries cannot carry it without being rounded again. The weights' sum is kept by lanes
+// until the end.
 //
 // Pairs are multiplied so fast that corrections show, so there the maximum is only raised once it
 // is well passed. Weights up to 2^8 are as exact as those up to 1.
 template <class F>
-inline void softmax(const float* scores, float scale, int64_t seen, float& top, vf& weight,
-                    float* sums, int64_t width, F* to) {
+inline void softmax(const float* scores, float scale, int64_t seen, int64_t window, float& top,
+                    vf& weight, float* sums, int64_t width, F* to) {
     vf s[VECTORS];
     for (int v = 0; v < VECTORS; v++) s[v] = load(scores + v * W);
-    if (seen < TILE) {
+    if (seen < TILE || seen > window) {
+        const int32_t from = int32_t(std::max<int64_t>(0, seen - window));
         vi lane;
         for (int i = 0; i < W; i++) lane[i] = i;
-        for (int v = 0; v < VECTORS; v++)
+        for (int v = 0; v < VECTORS; v++) {
             s[v] = lane + v * W < int32_t(seen) ? s[v] : splat(-INFINITY);
+            s[v] = lane + v * W >= from ? s[v] : splat(-INFINITY);
+        }
     }
     vf highest = s[0];
     for (int v = 1; v < VECTORS; v++) highest = max(s[v], highest);

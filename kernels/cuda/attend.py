@@ -26,6 +26,7 @@ LEAST_SPLIT = 256  # tokens
 TILE_ROWS = 64  # queries times the heads that share a KV head
 LEAST_ROWS = 16  # of a matrix that tensor cores multiply
 LOG2_E = 1.4426950408889634
+NO_WINDOW = 2**30
 
 
 @triton.jit
@@ -41,13 +42,15 @@ def _walk(
     slot_stride,
     block_size,
     scale,
+    window,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
     """Over tokens `start` to `end` of a row: the largest score of each query, its sum of weights
-    relative to that, and the weighted sum of values. Query i sees tokens up to `last[i]`."""
+    relative to that, and the weighted sum of values. Query i sees the last `window` tokens up to
+    `last[i]`; of those here perhaps none."""
     columns = tl.arange(0, PADDED)
     wide = (columns < DIM)[None, :]
     most = tl.full([ROWS], float("-inf"), tl.float32)
@@ -63,11 +66,13 @@ def _walk(
         k = tl.load(keys + place, mask=mask, other=0.0).to(q.dtype)
         v = tl.load(values + place, mask=mask, other=0.0).to(q.dtype)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        seen = there[None, :] & (tokens[None, :] <= last[:, None])
+        age = last[:, None] - tokens[None, :]
+        seen = there[None, :] & (age >= 0) & (age < window)
         scores = tl.where(seen, scores, float("-inf"))
         now = tl.maximum(most, tl.max(scores, axis=1))
-        weights = tl.exp2(scores - now[:, None])
-        keep = tl.exp2(most - now)
+        base = tl.where(now == float("-inf"), 0.0, now)
+        weights = tl.exp2(scores - base[:, None])
+        keep = tl.exp2(most - base)
         mass = mass * keep + tl.sum(weights, axis=1)
         sums = sums * keep[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="ieee")
         most = now
@@ -106,6 +111,7 @@ def _attend_pieces(
     slot_stride,
     block_size,
     scale,
+    window,
     group,
     queries,
     DIM: tl.constexpr,
@@ -127,19 +133,20 @@ def _attend_pieces(
     inside = (head * group + lane % group)[:, None] * DIM + columns[None, :]
     mask = used[:, None] & (columns < DIM)[None, :]
     q = tl.load(query + token * query_token + inside, mask=mask, other=0.0)
-    last = tl.where(used, length - count + number, length)
+    last = length - count + tl.where(used, number, first)
     most, mass, sums = _walk(
         q,
         last,
         cache + head * head_stride,
         cache + head * head_stride + value_offset,
         kv_indices + tl.load(kv_indptr + row),
-        0,
+        tl.maximum(0, length - count + first + 1 - window) // TOKENS * TOKENS,
         tl.minimum(length, length - count + first + queries),
         block_stride,
         slot_stride,
         block_size,
         scale,
+        window,
         DIM,
         PADDED,
         ROWS,
@@ -168,6 +175,7 @@ def _attend_singles(
     slot_stride,
     block_size,
     scale,
+    window,
     group,
     heads,
     LISTED: tl.constexpr,
@@ -192,16 +200,17 @@ def _attend_singles(
         q = tl.load(place, mask=mask, other=0.0)
         most, mass, sums = _walk(
             q,
-            tl.full([ROWS], 0, tl.int32) + length,
+            tl.full([ROWS], 0, tl.int32) + length - 1,
             cache + head * head_stride,
             cache + head * head_stride + value_offset,
             kv_indices + tl.load(kv_indptr + row),
-            split * run,
+            tl.maximum(split * run, (length - window) // TOKENS * TOKENS),
             tl.minimum(split * run + run, length),
             block_stride,
             slot_stride,
             block_size,
             scale,
+            window,
             DIM,
             PADDED,
             ROWS,
@@ -268,7 +277,15 @@ class TritonAttention:
         self._queries = 0
         self._work: _Work | None = None
 
-    def attend(self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor) -> None:
+    def attend(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        batch: Batch,
+        scale: float,
+        out: Tensor,
+        window: int | None = None,
+    ) -> None:
         """`Kernels.attention`."""
         tokens, heads, dim = query.shape
         kv_heads = cache.shape[2]
@@ -279,7 +296,10 @@ class TritonAttention:
         rows = max(TILE_ROWS, triton.next_power_of_2(group))
         work = self._prepared(batch, rows // group)
         block, kind, head, slot, _ = cache.stride()
-        layout = block, kind, head, slot, batch.block_size, scale * LOG2_E, group
+        layout = (
+            *(block, kind, head, slot, batch.block_size),
+            *(scale * LOG2_E, window or NO_WINDOW, group),
+        )
         padded = max(16, triton.next_power_of_2(dim))
         # Keys and values of so many tokens lie in shared memory, of which GPUs have little.
         at_once = max(16, min(64, 16_384 // (padded * query.element_size())))

@@ -60,12 +60,20 @@ class CudaKernels:
         store.turn_and_store(query, key, value, cos_sin, positions, cache, batch)
 
     def attention(
-        self, query: Tensor, cache: Tensor, batch: Batch, scale: float, out: Tensor
+        self,
+        query: Tensor,
+        cache: Tensor,
+        batch: Batch,
+        scale: float,
+        out: Tensor,
+        window: int | None = None,
     ) -> None:
-        if self._planner is not None and Shape.of(query, cache, scale).supported:
-            self._planner.attend(query, cache, batch, scale, out)
+        # FlashInfer would have a window in a plan of its own, for the layers that have it.
+        planner = self._planner if window is None else None
+        if planner is not None and Shape.of(query, cache, scale).supported:
+            planner.attend(query, cache, batch, scale, out)
         else:
-            self._attention.attend(query, cache, batch, scale, out)
+            self._attention.attend(query, cache, batch, scale, out, window)
 
     def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
         blocks.copy(cache, pairs)

@@ -18,6 +18,7 @@ from octavo.cluster.client import EngineClient
 from octavo.cluster.local import LocalEngine, LocalWorkers
 from octavo.scheduler.config import PreemptionMode, SchedulerConfig
 from octavo.workers.config import WorkerConfig
+from octavo.workers.lora_modules import parse_modules
 from octavo.workers.worker import Worker
 
 MODEL = "tiny"
@@ -43,6 +44,7 @@ def tiny_engine(
     max_num_seqs: int = 64,
     step_tokens: int = 256,
     preemption_mode: PreemptionMode = "auto",
+    lora_modules: list[str] | None = None,
 ) -> OpenClient:
     """An engine in the server's event loop, over the real worker on a tiny model."""
 
@@ -56,12 +58,14 @@ def tiny_engine(
             max_model_len=512,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=step_tokens,
+            lora_modules=lora_modules,
         )
         scheduler = SchedulerConfig(
             max_model_len=512,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=step_tokens,
             preemption_mode=preemption_mode,
+            adapters=tuple(parse_modules(lora_modules or ())),
         )
         return LocalEngine(LocalWorkers(lambda: Worker(config)), lambda _: scheduler)
 

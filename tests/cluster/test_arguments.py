@@ -73,7 +73,9 @@ def test_only_what_a_replica_is_made_from_is_a_reason_to_replace_it():
         changed = one(**{"model": "/m/a"} | changes)
         assert replica_arguments(changed) != replica_arguments(plain), changes
         assert "model" in changes or front_arguments(changed) == front_arguments(plain)
-    for changes in ({"failover_timeout": 3}, {"reasoning_parser": "qwen3"}):
+    lora = {"enable_lora": True, "lora_modules": ["sql=/adapters/sql"]}
+    assert replica_arguments(one(**lora)) != replica_arguments(one())
+    for changes in ({"failover_timeout": 3}, {"reasoning_parser": "qwen3"}, lora):
         assert front_arguments(one(**changes)) != front_arguments(one())
 
 
@@ -136,6 +138,17 @@ def test_several_models_each_have_their_own_settings():
         ({"zzz": 2}, "there are model, served_model_name"),
         ({"block_size": "16"}, "args.models[0].block_size: expected `int`, got `str`, got '16'"),
         ({"block_size": 12}, "args.models[0]: block_size must be a power of two, got 12"),
+        ({"lora_modules": ["sql=/a"]}, "args.models[0]: lora_modules needs enable_lora"),
+        ({"enable_lora": True, "lora_modules": ["sql"]}, "takes name=path"),
+        (
+            {"enable_lora": True, "lora_modules": ["sql=here"]},
+            "'sql' at 'here', which is relative to no",
+        ),
+        ({"enable_lora": True, "lora_modules": ["{}"]}, "takes name=path"),
+        (
+            {"model": "/m/sql", "enable_lora": True, "lora_modules": ["sql=/a"]},
+            "an adapter that is called 'sql', as the model is",
+        ),
         ({"num_replicas": 0}, "num_replicas must be at least 1, got 0"),
         ({"preemption_mode": "never"}, "got 'never'; choose auto, recompute, swap"),
         ({"placement_group_strategy": "pack"}, "got 'pack'; choose STRICT_PACK, PACK, SPREAD"),

@@ -40,6 +40,8 @@ def config(**changes):
         ("watermark_low", 0.5, "--watermark-low"),
         ("watermark_high", 1.0, "--watermark-high"),
         ("watermark_high", math.nan, "--watermark-high"),
+        ("max_loras", 0, "--max-loras"),
+        ("max_lora_rank", 0, "--max-lora-rank"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value(field, value, flag):

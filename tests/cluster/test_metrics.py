@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.cluster.api.metrics import read_spelling, render_metrics
+from octavo.cluster.observer import Observer
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import InvalidRequest
+from tests.scheduler.simulation import Simulation, request
 
-# Of vLLM 0.33, but for adapters' (`vllm:lora_requests_info`).
+# Of vLLM 0.33; `vllm:lora_requests_info` is there where adapters are.
 VLLM = {
     "num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason",
     "kv_cache_usage_perc", "engine_sleep_state", "cache_config_info", "num_preemptions_total",
@@ -132,6 +136,41 @@ def test_what_the_router_decided_is_counted_where_the_requests_went() -> None:
     assert values["octavo:prefix_hits_expected_total", "a", ""] == 480
     assert values["octavo:backlog_tokens", "a", ""] == 77
     assert types["octavo:requests_routed"] == "counter"
+
+
+def adapters_info(*stats: EngineStats) -> list[tuple[dict[str, str], float]]:
+    text = render_metrics({"my/model": stats}).decode()
+    return [
+        (dict(sample.labels), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "vllm:lora_requests_info"
+    ]
+
+
+def test_adapters_that_run_and_wait_are_named_beside_the_time() -> None:
+    sim = Simulation(adapters=("a", "b", "c"), max_loras=2)
+    observer = Observer(sim.scheduler)
+    idle = observer.snapshot("0", None, 0.0, 0.0)
+    for number, adapter in enumerate(["b", "", "a", "b", "c"]):
+        sim.add(request(str(number), [number] * 5, adapter=adapter))
+    sim.step()
+    busy = observer.snapshot("1", None, 0.0, 0.0)
+    before = time.time()
+    (first, _), (second, when) = adapters_info(idle, busy, snapshot("none", Measured()))
+    common = {"model_name": "my/model", "max_lora": "2"}
+    nothing = {"running_lora_adapters": "", "waiting_lora_adapters": ""}
+    something = {"running_lora_adapters": "a,b", "waiting_lora_adapters": "c"}
+    assert first == common | nothing | {"engine": "0", "replica": "0"}
+    assert second == common | something | {"engine": "1", "replica": "1"}
+    assert before <= when <= time.time()
+
+
+def test_without_a_bound_all_adapters_may_run_and_without_adapters_nothing_is_said() -> None:
+    scheduler = Simulation(adapters=("a", "b", "c")).scheduler
+    ((labels, _),) = adapters_info(Observer(scheduler).snapshot("0", None, 0.0, 0.0))
+    assert labels["max_lora"] == "3"
+    assert adapters_info(snapshot("0", Measured())) == []
 
 
 def test_histograms_are_cumulative() -> None:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from octavo.cluster.checkpoints.revision import model_revision
+from tests.adapters import make_adapter
 from tests.conftest import TinyModel
 
 
@@ -33,6 +34,19 @@ def test_what_is_no_weight_changes_nothing(tiny_model: TinyModel, tmp_path: Path
     config = model / "config.json"
     config.write_text(config.read_text().replace("1e-06", "1e-05"))
     assert model_revision(model) != before
+
+
+def test_adapters_and_their_names_are_part_of_it(tiny_model: TinyModel, tmp_path: Path) -> None:
+    model = tiny_model()
+    first, other = (
+        str(make_adapter(tmp_path / str(seed), model, targets=("q_proj",), seed=seed))
+        for seed in (0, 1)
+    )
+    moved = str(copied(Path(first), tmp_path / "moved"))
+    assert model_revision(model, {"a": first}) == model_revision(model, {"a": moved})
+    found = [{"a": first}, {"a": other}, {"b": first}, {"a": first, "b": other}]
+    found.append({"a": other, "b": first})
+    assert len({model_revision(model), *(model_revision(model, each) for each in found)}) == 6
 
 
 def test_broken_and_missing_files_are_for_others_to_report(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_models_of_two_versions_are_asked_each_by_its_own_names():
     ("salt", "adapter", "found"), [("s", "x", 32), ("t", "x", 0), ("s", "y", 0), ("", "x", 0)]
 )
 def test_names_are_those_of_the_cache_scope_and_adapter_included(salt, adapter, found):
-    config = SchedulerConfig(max_model_len=256, block_size=16, revision="r1")
+    config = SchedulerConfig(max_model_len=256, block_size=16, revision="r1", adapters=("x",))
     scheduler = Scheduler(config, Capacity(32, 16))
     publisher = Publisher(scheduler.cache, config.revision)
     worker = NullWorker(16, vocab_size=100, num_blocks=32)

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 MODEL = "tiny"
+ADAPTER = "leaf"  # of the model, where a server has one
 _CUT = (httpx.TransportError, openai.APIConnectionError)
 LENGTH = 400
 

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 import openai
 import pytest
 
+from tests.adapters import make_adapter
 from tests.conftest import TinyModel
-from tests.e2e.answers import MODEL
+from tests.e2e.answers import ADAPTER, MODEL
 from tests.e2e.server import Server, two_replicas
 
 
 @pytest.fixture(scope="session")
 def server(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    with two_replicas(tiny_model(), MODEL, folder, "--admin-api-key", "admin") as server:
+    adapter = make_adapter(folder / "adapter", tiny_model())
+    lora = ("--enable-lora", "--lora-modules", f"{ADAPTER}={adapter}")
+    with two_replicas(tiny_model(), MODEL, folder, "--admin-api-key", "admin", *lora) as server:
         yield server
 
 

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.answers import MODEL
+from tests.e2e.answers import ADAPTER, MODEL
 from tests.e2e.server import BACK_SECONDS, healthy, idle, read_gauge, scrape, wait_for
 
 LONG = {"model": MODEL, "prompt": "An octavo", "max_tokens": 450, "temperature": 0}
@@ -66,7 +66,7 @@ def test_a_chat(client):
 
 def test_health_and_models(server, client):
     assert httpx.get(f"{server.url}/health").status_code == 200
-    assert [model.id for model in client.models.list()] == [MODEL]
+    assert [model.id for model in client.models.list()] == [MODEL, ADAPTER]
 
 
 def test_bad_input_stays_at_the_door(server, client):

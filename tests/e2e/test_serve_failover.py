@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.answers import CALLS, MODEL, Asking, assert_same, stream
+from tests.e2e.answers import ADAPTER, CALLS, MODEL, Asking, assert_same, stream
 from tests.e2e.server import (
     BACK_SECONDS,
     RUNNING,
@@ -36,8 +36,8 @@ def calm(server):
 
 @pytest.fixture(scope="module")
 def calls(client):
-    """The calls, and one that ends at a string far into a greedy answer, which is held back piece
-    by piece as it comes."""
+    """The calls, one for an adapter, and one that ends at a string far into a greedy answer, which
+    is held back piece by piece as it comes."""
     text = "".join(
         choice.text
         for chunk in stream(client, "to find a stop string", CALLS["greedy"])
@@ -45,12 +45,15 @@ def calls(client):
     )
     stop = text[-40:-20]
     assert text.index(stop) > len(text) / 2
-    return {**CALLS, "stop": {**CALLS["greedy"], "stop": [stop]}}
+    adapted = {**CALLS["greedy"], "model": ADAPTER}
+    return {**CALLS, "adapter": adapted, "stop": {**CALLS["greedy"], "stop": [stop]}}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(client, calls):
-    return dict(Asking(client, "undisturbed", calls).answers(60))
+    answers = dict(Asking(client, "undisturbed", calls).answers(60))
+    assert answers["adapter"].texts != answers["greedy"].texts
+    return answers
 
 
 def kill(server, kind, sign=signal.SIGKILL):

@@ -128,13 +128,13 @@ class Contexts:
         _, key, value = self.parts(work)
         kernels.write_kv(key, value, cache[:, LAYER], self.batch(work))
 
-    def step(self, kernels, cache, work):
+    def step(self, kernels, cache, work, window=None):
         """Writes the pieces' keys and values, then attends: `[tokens, heads, dim]`."""
         batch = self.batch(work)
         query, key, value = self.parts(work)
         kernels.write_kv(key, value, cache[:, LAYER], batch)
         out = torch.full(query.shape, float("nan"), dtype=self.dtype)
-        kernels.attention(query, cache[:, LAYER], batch, self.dim**-0.5, out)
+        kernels.attention(query, cache[:, LAYER], batch, self.dim**-0.5, out, window)
         return out
 
     def whole(self, row):

@@ -50,7 +50,7 @@ def expected(request: Request, index: int = 0) -> list[int]:
     seed = None if sampling.greedy else mix_seed(sampling.seed, index)
     answer: list[int] = []
     while len(answer) < sampling.max_tokens:
-        answer.append(next_token(tokens + answer, VOCAB, seed))
+        answer.append(next_token(tokens + answer, VOCAB, seed, request.adapter))
         if answer[-1] in sampling.stop_token_ids:
             break
     return answer
@@ -247,14 +247,14 @@ class Simulation:
             assert len(seq.table) * size - max(seq.granted, len(seq.tokens)) < size  # waste
         if scheduler.roster.changes == RowChanges() and scheduler.cache.moves == Moves():
             self.check_published()
-            tables = {seq.row: seq.table for seq in self.running}
+            tables = {seq.row: seq.table.tolist() for seq in self.running}
             for worker in self.workers:
                 rows = worker._mirror.rows
                 assert {number: row.table for number, row in rows.items()} == tables
 
     def check_counts(self, plan: StepPlan) -> None:
         """What is remembered of the plan is what it says."""
-        draft, counts = self.scheduler._flights[-1].draft, [work.count for work in plan.work]
+        draft, counts = self.scheduler.roster.flights[-1].draft, [work.count for work in plan.work]
         assert draft.tokens == sum(counts) <= draft.budget
         assert draft.chunked == sum(count for count in counts if count > 1)
 
@@ -289,7 +289,7 @@ class Simulation:
     def _note_and_publish(self, seq: Sequence) -> None:
         size = self.config.block_size
         for place, name in enumerate(seq.hashes(size)):
-            self._contents[name] = seq.tokens[place * size : (place + 1) * size]
+            self._contents[name] = seq.tokens[place * size : (place + 1) * size].tolist()
         self._publish(seq)
 
     def check_published(self) -> None:

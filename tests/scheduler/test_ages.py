@@ -59,19 +59,19 @@ def test_some_of_many_are_looked_at() -> None:
 
 def test_a_queue_says_how_old_it_is_and_for_what_it_waits() -> None:
     sim = Simulation(40, num_host_blocks=20, max_num_seqs=2, preemption_mode="swap")
-    assert describe_queue(sim.scheduler, 5.0) == QueueView(0, 0, 0.0)
+    assert describe_queue(sim.scheduler, 5.0) == QueueView(0, 0, 0.0, 0)
     sim.add(request("a", [1] * 9, 50), request("b", [2] * 9, 50), request("c", [3] * 9, 50))
     for _ in range(4):
         sim.step()
-    assert describe_queue(sim.scheduler, sim.now) == QueueView(0, 0, 4.0)
+    assert describe_queue(sim.scheduler, sim.now) == QueueView(0, 0, 4.0, 3)
     sim.preempt("b")  # as of the last plan; the older of the two counts
-    assert describe_queue(sim.scheduler, sim.now) == QueueView(0, 1, 4.0)
+    assert describe_queue(sim.scheduler, sim.now) == QueueView(0, 1, 4.0, 7)
     sim.scheduler.abort("c")
-    assert describe_queue(sim.scheduler, sim.now + 3) == QueueView(0, 1, 3.0)
+    assert describe_queue(sim.scheduler, sim.now + 3) == QueueView(0, 1, 3.0, 4)
 
 
 def test_one_that_waits_for_anothers_prefix_is_deferred() -> None:
     sim = Simulation(64)
     sim.add(request("first", list(range(40)), 2), request("same", list(range(40)), 2))
     sim.plan()
-    assert describe_queue(sim.scheduler, sim.now) == QueueView(1, 0, 1.0)
+    assert describe_queue(sim.scheduler, sim.now) == QueueView(1, 0, 1.0, 11)

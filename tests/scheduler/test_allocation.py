@@ -84,7 +84,7 @@ def test_nothing_is_shared(allocation: str) -> None:
     for name in ("one", "two"):
         sim.add(request(name, list(range(10)), 3))
     sim.step()
-    one, two = (seq.table + seq.reserved for seq in sim.running)
+    one, two = ([*seq.table, *seq.reserved] for seq in sim.running)
     assert set(one).isdisjoint(two)
     sim.run()
     sim.add(request("late", list(range(10)), 3))

@@ -52,7 +52,7 @@ def test_only_the_partial_last_block_is_copied_and_the_last_holder_keeps_it(
     sim = Simulation()
     sim.add(samples(size, n))
     sim.step()
-    shared = sim.running[0].table.copy()
+    shared = sim.running[0].table[:]
     plan = sim.plan()
     assert plan is not None
     copies = n - 1 if size % 4 else 0

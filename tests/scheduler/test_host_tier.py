@@ -37,9 +37,9 @@ class TestWriteBehind:
         sim = hosting(write_behind_blocks=3)
         sim.add(request("r", list(range(32)), 7))
         stores(sim, 1)
-        table = sim.running[0].table.copy()
+        table = sim.running[0].table[:]
         plan = sim.plan()
-        assert plan is not None and [source for source, _ in plan.store] == table[:3]
+        assert plan is not None and [source for source, _ in plan.store] == table[:3].tolist()
         host = sim.scheduler.cache.host
         names = sim.running[0].hashes(4)
         assert [host.find(name) for name in names[:3]] == [target for _, target in plan.store]

@@ -12,6 +12,7 @@ from octavo.scheduler.request import Logprob, TokenEvent
 from tests.scheduler.simulation import Simulation, request
 
 PROMPT = list(range(18))
+ADAPTERS = ("a", "b", "x", "xy")
 
 
 def cached(sim: Simulation, name: str, **options: Any) -> int:
@@ -30,7 +31,7 @@ def findable(sim: Simulation) -> set[bytes]:
 @pytest.mark.parametrize("tier", ["device", "host"])
 @pytest.mark.parametrize("key", ["salt", "adapter"])
 def test_only_equal_scopes_share(key: str, tier: str) -> None:
-    sim = Simulation(num_host_blocks=20)
+    sim = Simulation(num_host_blocks=20, adapters=ADAPTERS)
     found = []
     for number, value in enumerate(["", "a", "b", "a", "", "b"]):
         found.append(cached(sim, str(number), **{key: value}))
@@ -41,14 +42,14 @@ def test_only_equal_scopes_share(key: str, tier: str) -> None:
 
 
 def test_a_salt_is_not_an_adapter() -> None:
-    sim = Simulation()
+    sim = Simulation(adapters=ADAPTERS)
     assert cached(sim, "salt", salt="x") == 0
     assert cached(sim, "adapter", adapter="x") == 0
     assert cached(sim, "both", salt="x", adapter="x") == 0
 
 
 def test_scopes_cannot_be_glued_together_otherwise() -> None:
-    sim = Simulation()
+    sim = Simulation(adapters=ADAPTERS)
     assert cached(sim, "one", salt="xy", adapter="") == 0
     assert cached(sim, "two", salt="y", adapter="x") == 0
     assert cached(sim, "three", salt="", adapter="xy") == 0
@@ -99,7 +100,7 @@ def test_those_who_run_keep_what_they_hold() -> None:
     sim = Simulation()
     sim.add(request("r", PROMPT, 9))
     sim.step()
-    table = sim.running[0].table.copy()
+    table = sim.running[0].table[:]
     sim.scheduler.reset_prefix_cache()
     check(sim.scheduler)
     assert sim.running[0].table == table

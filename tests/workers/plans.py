@@ -34,6 +34,7 @@ def generation_plans(
     tables: Sequence[list[int]] | None = None,
     computed: Sequence[int] | None = None,
     prompt_lens: Sequence[int] | None = None,
+    adapters: Sequence[str] | None = None,
 ) -> list[StepPlan]:
     """All prompts together, each at most `chunk` tokens a step, until each row (numbered as its
     prompt) has `new_tokens`; then all rows are dropped. Blocks are handed out in a scrambled order
@@ -53,6 +54,7 @@ def generation_plans(
             list(tables[row]) if tables else [],
             done[row],
             sampling[row] if sampling else GREEDY,
+            adapters[row] if adapters else "",
         )
         for row, prompt in enumerate(prompts)
     ]

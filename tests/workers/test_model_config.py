@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.config import WorkerConfig, resolve_dtype, served_length
-from octavo.workers.model_config import ModelConfig, RopeScaling
+from octavo.workers.model_config import ModelConfig, NoOwnModel, RopeScaling
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -132,18 +131,15 @@ def test_a_length_above_the_model_is_refused_with_both_numbers(read):
         served_length(model, 2049)
 
 
-def test_a_sliding_window_is_served_up_to_its_width(read):
+def test_a_sliding_window_is_that_of_all_layers_or_not_ours(read):
     mistral = {"architectures": ["MistralForCausalLM"]}
     assert read(mistral | {"sliding_window": None}).sliding_window is None
-    windowed = read(mistral | {"sliding_window": 1024})
-    assert served_length(windowed, 1024) == 1024
-    with pytest.raises(InvalidRequest, match="window of 1024 tokens.*--max-model-len to 1024"):
-        served_length(windowed, None)
-    assert served_length(replace(windowed, sliding_window=2048), None) == 2048
+    assert read(mistral | {"sliding_window": 1024}).sliding_window == 1024
     assert read(mistral).sliding_window == 4096
     qwen = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64}
     assert read(qwen | {"use_sliding_window": False}).sliding_window is None
-    assert read(qwen | {"use_sliding_window": True}).sliding_window == 64
+    with pytest.raises(NoOwnModel, match="sliding window in some layers"):
+        read(qwen | {"use_sliding_window": True})
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ whose, through the batch's index arrays. Arithmetic is left to the kernels and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from octavo.kernels.base import Batch, Kernels, Tape
 from octavo.workers.model_config import ModelConfig
+from octavo.workers.models.adapters import Segment
 from octavo.workers.models.buffers import Buffers, Widths
 from octavo.workers.models.rotary import rotary_table
 from octavo.workers.models.weights import Layer, Linear, Weights
@@ -23,6 +24,8 @@ TAPED_TOKENS = 128  # passes of at most so many are recorded and played: Python 
 
 class Llama:
     """One rank's share. `max_model_len` bounds the positions that will be seen."""
+
+    recordable = True
 
     def __init__(
         self,
@@ -40,6 +43,8 @@ class Llama:
         self.group = group
         self.cos_sin = rotary_table(model, max_model_len).to(weights.norm.device)
         self.scale = model.head_dim**-0.5
+        window = model.sliding_window
+        self.window = window if window is not None and window < max_model_len else None
         self._widths = Widths(
             hidden=model.hidden_size,
             heads=len(shard.heads),
@@ -60,13 +65,14 @@ class Llama:
         cache: Tensor,
         batch: Batch,
         tick: Callable[[], None],
+        segments: Sequence[Segment] = (),
     ) -> Tensor:
         """Last hidden states `[tokens, hidden]`, normed, of int32 `[tokens]` ids and positions;
         valid until the next pass.
 
         Writes the tokens' keys and values into `cache`, the worker's whole tensor, and calls `tick`
         after each layer, or once where a tape is played. Two all-reduces a layer, and one for the
-        embedding.
+        embedding. `segments` have adapters; a pass with any is played from no tape.
         """
         tokens = len(ids)
         few = tokens <= TAPED_TOKENS and self.group.size == 1
@@ -77,10 +83,10 @@ class Llama:
         )
         self._embed(ids, buffers.residual)
         buffers.positions.copy_(positions)
-        if few:
+        if few and not segments:
             self._play_layers(buffers, cache, batch, tick)
         else:
-            self._layers(buffers, cache, batch, tick)
+            self._layers(buffers, cache, batch, tick, segments)
         return buffers.normed
 
     def _play_layers(
@@ -98,20 +104,25 @@ class Llama:
             self._tapes[key] = tape
 
     def _layers(
-        self, buffers: Buffers, cache: Tensor, batch: Batch, tick: Callable[[], None]
+        self,
+        buffers: Buffers,
+        cache: Tensor,
+        batch: Batch,
+        tick: Callable[[], None],
+        segments: Sequence[Segment] = (),
     ) -> None:
         """From `buffers.residual`, the embedded tokens, to `buffers.normed`."""
         weights, eps = self.weights, self.model.rms_norm_eps
         kernels, group = self.kernels, self.group
         residual, normed, delta = buffers.residual, buffers.normed, buffers.delta
         kernels.rms_norm(residual, weights.layers[0].input_norm, eps, normed)
-        for layer, layer_cache, next_norm in zip(
-            weights.layers, cache.unbind(1), self._next_norms, strict=True
+        for index, (layer, layer_cache, next_norm) in enumerate(
+            zip(weights.layers, cache.unbind(1), self._next_norms, strict=True)
         ):
-            self._attend(layer, buffers, layer_cache, batch)
+            self._attend(layer, buffers, layer_cache, batch, segments, index)
             group.all_reduce(delta)
             kernels.add_rms_norm(delta, residual, layer.post_norm, eps, normed)
-            self._feed_forward(layer, buffers)
+            self._feed_forward(layer, buffers, segments, index)
             group.all_reduce(delta)
             kernels.add_rms_norm(delta, residual, next_norm, eps, normed)
             tick()
@@ -138,23 +149,47 @@ class Llama:
         out.masked_fill_(~mine[:, None], 0)
         self.group.all_reduce(out)
 
-    def _attend(self, layer: Layer, buffers: Buffers, cache: Tensor, batch: Batch) -> None:
+    def _attend(
+        self,
+        layer: Layer,
+        buffers: Buffers,
+        cache: Tensor,
+        batch: Batch,
+        segments: Sequence[Segment],
+        index: int,
+    ) -> None:
         kernels, eps = self.kernels, self.model.rms_norm_eps
         query, key, value = buffers.query, buffers.key, buffers.value
         self._project(buffers.normed, layer.qkv, buffers.qkv)
+        for segment in segments:
+            segment.add(kernels, segment.layers[index].qkv, buffers.normed, buffers.qkv)
         if layer.query_norm is not None and layer.key_norm is not None:
             kernels.rms_norm(query, layer.query_norm, eps, query)
             kernels.rms_norm(key, layer.key_norm, eps, key)
         kernels.rotary_write_kv(query, key, value, self.cos_sin, buffers.positions, cache, batch)
-        kernels.attention(query, cache, batch, self.scale, buffers.attended)
+        kernels.attention(query, cache, batch, self.scale, buffers.attended, self.window)
         self._project(buffers.attended_flat, layer.output, buffers.delta)
+        for segment in segments:
+            update = segment.layers[index].output
+            segment.add(kernels, update, buffers.attended_flat, buffers.delta)
 
-    def _feed_forward(self, layer: Layer, buffers: Buffers) -> None:
-        gate_up = layer.gate_up
-        self.kernels.gated_linear(
-            buffers.normed, gate_up.weight, gate_up.bias, buffers.gate_up, buffers.gated
-        )
+    def _feed_forward(
+        self, layer: Layer, buffers: Buffers, segments: Sequence[Segment], index: int
+    ) -> None:
+        kernels, gate_up = self.kernels, layer.gate_up
+        if segments:  # they add to what the gate reads
+            self._project(buffers.normed, gate_up, buffers.gate_up)
+            for segment in segments:
+                update = segment.layers[index].gate_up
+                segment.add(kernels, update, buffers.normed, buffers.gate_up)
+            kernels.silu_and_mul(buffers.gate_up, buffers.gated)
+        else:
+            kernels.gated_linear(
+                buffers.normed, gate_up.weight, gate_up.bias, buffers.gate_up, buffers.gated
+            )
         self._project(buffers.gated, layer.down, buffers.delta)
+        for segment in segments:
+            segment.add(kernels, segment.layers[index].down, buffers.gated, buffers.delta)
 
     def _project(self, x: Tensor, linear: Linear, out: Tensor) -> None:
         self.kernels.linear(x, linear.weight, linear.bias, out)

@@ -56,10 +56,12 @@ def load_weights(
     device: torch.device,
     kernels: Kernels,
     quantization: str | None = None,
+    fuse_gate: bool = True,
 ) -> Weights:
-    """With `quantization`, the layers' products have weights of that form. Raises `InvalidRequest`
-    naming a tensor that is missing, misshapen or not explained."""
-    reader = _Reader(model, shard, checkpoint, dtype, device, kernels, quantization)
+    """With `quantization`, the layers' products have weights of that form. Without `fuse_gate`, the
+    product of gate and up can also be had by itself. Raises `InvalidRequest` naming a tensor that
+    is missing, misshapen or not explained."""
+    reader = _Reader(model, shard, checkpoint, dtype, device, kernels, quantization, fuse_gate)
     embedding = reader.vocab_rows("model.embed_tokens.weight")
     layers = tuple(reader.layer(index) for index in range(model.num_layers))
     norm = reader.whole("model.norm.weight", model.hidden_size)
@@ -82,6 +84,7 @@ class _Reader:
     device: torch.device
     kernels: Kernels
     quantization: str | None
+    fuse_gate: bool
 
     def layer(self, index: int) -> Layer:
         model, shard = self.model, self.shard
@@ -111,7 +114,7 @@ class _Reader:
                 [(prefix + "mlp.gate_proj", *inner), (prefix + "mlp.up_proj", *inner)],
                 hidden,
                 model.mlp_bias,
-                gated=True,
+                gated=self.fuse_gate,
             ),
             down=self.rows(prefix + "mlp.down_proj", *inner, model.mlp_bias),
         )

@@ -18,11 +18,11 @@ def filled(rows, reference):
     return cache
 
 
-def attend(kernels, rows, cache, work, batch=None):
+def attend(kernels, rows, cache, work, batch=None, window=None):
     query, *_ = rows.parts(work)
     out = torch.full(query.shape, float("nan"), dtype=rows.dtype)
     batch = rows.batch(work) if batch is None else batch
-    kernels.attention(query, cache[:, 1], batch, rows.dim**-0.5, out)
+    kernels.attention(query, cache[:, 1], batch, rows.dim**-0.5, out, window)
     return out
 
 
@@ -59,6 +59,17 @@ def test_runs_of_a_long_row_are_merged(cuda_kernels, reference, contexts):
     cache = filled(rows, reference)
     work = [(0, rows.lengths[0] - 1, rows.lengths[0]), (1, 599, 600)]
     found, expected = (attend(k, rows, cache, work) for k in (cuda_kernels, reference))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 20, 256, 400])
+def test_a_window(cuda_kernels, reference, contexts, window):
+    rows = contexts([560, 150], 4, 2, 16, 16, torch.float32)
+    cache = filled(rows, reference)
+    work = [(0, 559, 560), (1, 149, 150), (0, 450, 560), (1, 0, 70)]
+    found, expected = (
+        attend(k, rows, cache, work, window=window) for k in (cuda_kernels, reference)
+    )
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
