@@ -108,9 +108,9 @@ def describe_request(
         granted=seq.granted,
         computed=seq.computed,
         final=seq.published,
-        table=seq.table.copy(),
-        host_table=seq.host_table.copy(),
-        reserved=seq.reserved.copy(),
+        table=list(seq.table),
+        host_table=list(seq.host_table),
+        reserved=list(seq.reserved),
         sequences=[
             SequenceLine(each.index, len(each.tokens), each.computed) for each in group.sequences
         ],
