@@ -80,7 +80,7 @@ def _model(model: ModelView, width: int) -> list[RenderableType]:
 
 def _height(model: ModelView) -> int:
     replicas = len(model.replicas) + 2 if len(model.replicas) > 1 else 0
-    return 3 + 2 * (1 + bool(sum(model.whole.host.values()))) + 3 + replicas
+    return 3 + 2 * (1 + bool(sum(model.whole.host.values()))) + 4 + replicas
 
 
 def _queues(whole: Figures) -> Text:
@@ -128,23 +128,24 @@ def _apportion(blocks: Mapping[str, int], cells: int) -> dict[str, int]:
 
 def _rates(whole: Figures) -> RenderableType:
     grid = Table.grid(padding=(0, 3))
-    for _ in range(3):
+    for _ in range(2):
         grid.add_column(no_wrap=True)
     hits = "-" if whole.hit_rate is None else f"{whole.hit_rate:.0%}"
     grid.add_row(
         _pair("tokens/s", _rate(whole.generated)),
-        _pair("of prompts", f"{_rate(whole.computed)}, found {_rate(whole.found)}"),
-        _pair("hit rate", hits),
+        _pair("of prompts", f"{_rate(whole.computed)}, found {_rate(whole.found)} ({hits})"),
     )
     grid.add_row(
         _pair("first token", _quantiles(whole.first_token)),
         _pair("between tokens", _quantiles(whole.between_tokens)),
-        _pair("preempted/request", _figure(whole.preemptions, whole.preemptions or 0, 0.5)),
     )
     grid.add_row(
         _pair("requests/s", _rate(whole.finished)),
         _pair("steps/s", f"{_rate(whole.steps)} of {_rate(whole.step_tokens)} tokens"),
+    )
+    grid.add_row(
         _pair("cache held", _figure(whole.usage, whole.usage, 0.97, percent=True)),
+        _pair("preemptions a request", _figure(whole.preemptions, whole.preemptions or 0, 0.5)),
     )
     return grid
 

@@ -55,10 +55,10 @@ class Prometheus:
         return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
 
     def summary(self, alert: str) -> str:
-        """What a firing alert says."""
+        """What an alert says that fires; nothing where it does not."""
         alerts = [each for each in self._get("alerts")["alerts"] if each["state"] == "firing"]
-        [said, *_] = [a["annotations"] for a in alerts if a["labels"]["alertname"] == alert]
-        return str(said["summary"])
+        said = [a["annotations"] for a in alerts if a["labels"]["alertname"] == alert]
+        return str(said[0]["summary"]) if said else ""
 
     def rules(self) -> dict[str, str]:
         """Alerts by name, with how evaluating them went."""
