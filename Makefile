@@ -102,6 +102,7 @@ bench: install
 	$(call pip_install,-e '.[bench]')
 	$(BIN)/python benchmarks/scheduler_cost.py
 	$(BIN)/python benchmarks/blocks.py
+	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/sharing.py
 	GOMP_SPINCOUNT=2000 $(BIN)/python benchmarks/attention.py
 	GOMP_SPINCOUNT=2000 $(BIN)/python benchmarks/linear.py

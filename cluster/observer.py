@@ -6,18 +6,21 @@ Keeps one small timeline a live request; everything else is a running total (`cl
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import deepcopy
 
 from octavo.cluster.first_tokens import FirstTokens
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.group import Group
+from octavo.scheduler.introspection import describe_queue
 from octavo.scheduler.request import Finish, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
+
+BLOCK_EVENTS = 1024  # that may pile up before
 
 
 class Observer:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._ages = scheduler.cache.pool.ages
         self._measured = Measured()
         self._first = FirstTokens()
         self._last_token: dict[tuple[str, int], float] = {}
@@ -48,6 +51,8 @@ class Observer:
         computed = self._scheduler.counters.computed
         measured.iteration_tokens.observe(computed - self._computed)
         self._computed = computed
+        if len(self._ages.evicted) + len(self._ages.reused) > BLOCK_EVENTS:
+            self._observe_blocks()
         self.take_ended(now)
 
     def take_ended(self, now: float) -> None:
@@ -68,6 +73,10 @@ class Observer:
         measured.request_prompt_tokens.observe(group.prompt_len)
         measured.request_generation_tokens.observe(group.generated)
         measured.request_preemptions.observe(group.preemptions)
+        measured.request_longest.observe(group.longest)
+        if group.request.sampling.max_tokens is not None:
+            measured.request_max_tokens.observe(group.request.sampling.max_tokens)
+        measured.request_samples.observe(group.request.sampling.n)
         measured.queue_time.observe(group.admitted_at - group.arrived)
         measured.inference_time.observe(now - group.admitted_at)
         measured.e2e_latency.observe(now - group.arrived)
@@ -79,6 +88,15 @@ class Observer:
         if group.generated > samples:  # samples run side by side
             per_token = (now - group.first_token_at) / (group.generated / samples - 1)
             measured.time_per_output_token.observe(per_token)
+
+    def _observe_blocks(self) -> None:
+        measured = self._measured
+        evictions, gaps = self._ages.take()
+        for each in evictions:
+            measured.block_lifetime.observe(each.lifetime)
+            measured.block_idle.observe(each.idle)
+        for gap in gaps:
+            measured.block_reuse_gap.observe(gap)
 
     def snapshot(
         self, replica: str, fault: str | None, waiting_since: float, now: float
@@ -102,7 +120,9 @@ class Observer:
         measured.admission_rejections = counters.rejections
         measured.requests_resumed = counters.resumed
         measured.peak_blocks_used = counters.peak_blocks
+        self._observe_blocks()
         recent_ttft, recent_requests = self._first.lately(now)
+        queue = describe_queue(scheduler, now)
         adapters = scheduler.config.adapters
         return EngineStats(
             replica=replica,
@@ -116,13 +136,17 @@ class Observer:
             steps=self._steps,
             seconds_since_step=waiting_since,
             fault=fault,
-            measured=deepcopy(measured),
+            measured=measured.copy(),
             host_blocks_used=host.used,
             host_blocks_cached=host.cached,
             host_blocks_total=host.total,
-            blocks_queued=scheduler.blocks_queued,
+            blocks_queued=queue.blocks,
             recent_ttft=recent_ttft,
             recent_requests=recent_requests,
+            blocks_shared=pool.shared,
+            waiting_deferred=queue.deferred,
+            waiting_swapped=queue.swapped,
+            queue_age=queue.oldest,
             most_adapters=min(len(adapters), scheduler.config.max_loras or len(adapters)),
             adapters_running=_adapters_of(scheduler.roster.running) if adapters else [],
             adapters_waiting=_adapters_of(scheduler.roster.waiting) if adapters else [],

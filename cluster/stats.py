@@ -7,6 +7,7 @@ every replica (`cluster/api/metrics.py`), so no metric depends on which process 
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,10 @@ LATENCY_BOUNDS = (
 TOKEN_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PREEMPTION_BOUNDS = (0, 1, 2, 3, 5, 10)
+SAMPLE_BOUNDS = (1, 2, 5, 10, 20)
+BLOCK_BOUNDS = (
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800,
+)  # fmt: skip
 
 
 class Histogram(msgspec.Struct):
@@ -36,6 +41,9 @@ class Histogram(msgspec.Struct):
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
+    def copy(self) -> Histogram:
+        return Histogram(self.bounds, self.counts.copy(), self.sum)
+
 
 def _latency() -> Histogram:
     return Histogram(LATENCY_BOUNDS)
@@ -43,6 +51,10 @@ def _latency() -> Histogram:
 
 def _tokens() -> Histogram:
     return Histogram(TOKEN_BOUNDS)
+
+
+def _blocks() -> Histogram:
+    return Histogram(BLOCK_BOUNDS)
 
 
 class Measured(msgspec.Struct):
@@ -84,6 +96,21 @@ class Measured(msgspec.Struct):
     iteration_tokens: Histogram = msgspec.field(
         default_factory=lambda: Histogram(STEP_TOKEN_BOUNDS)
     )
+    request_longest: Histogram = msgspec.field(default_factory=_tokens)
+    request_max_tokens: Histogram = msgspec.field(default_factory=_tokens)
+    request_samples: Histogram = msgspec.field(default_factory=lambda: Histogram(SAMPLE_BOUNDS))
+    block_lifetime: Histogram = msgspec.field(default_factory=_blocks)
+    block_idle: Histogram = msgspec.field(default_factory=_blocks)
+    block_reuse_gap: Histogram = msgspec.field(default_factory=_blocks)
+
+    def copy(self) -> Measured:
+        """The totals of this moment. Each request asks for them where engine and front share a
+        process, so it does not take the long way of `deepcopy`."""
+        copied: list[Any] = []
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            copied.append(value.copy() if isinstance(value, Histogram | dict) else value)
+        return Measured(*copied)
 
 
 class EngineStats(msgspec.Struct):
@@ -108,6 +135,11 @@ class EngineStats(msgspec.Struct):
     recent_ttft: float = 0.0  # seconds, see `FirstTokens.lately`
     recent_requests: int = 0  # that it speaks of
     backlog_tokens: int = 0  # to be computed of requests that wait for their first token
+    blocks_shared: int = 0  # of those used, held more than once
+    waiting_deferred: int = 0  # of those waiting, for others' results and not for room
+    waiting_swapped: int = 0  # of those waiting, with their content on the host
+    queue_age: float = 0.0  # seconds that the longest of them has waited
+    worker_id: str = ""  # Ray's, of the process that Serve knows as the replica
     most_adapters: int = 0  # whose requests may run at once; 0 where none are served
     adapters_running: list[str] = []
     adapters_waiting: list[str] = []

@@ -9,6 +9,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, KeysView
 
+from octavo.scheduler.ages import SAMPLE, Ages
+
 NULL_BLOCK = 0
 
 
@@ -28,6 +30,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.free = num_blocks - 1
         self.cached = 0  # of the free ones, those whose content can still be found
+        self.shared = 0  # of the used ones, those with more than one reference
         self.references = array("I", [0]) * num_blocks
         self._next = array("I", range(1, num_blocks))
         self._next.append(NULL_BLOCK)
@@ -37,6 +40,7 @@ class BlockPool:
         self.named = bytearray(num_blocks)  # 1 where there is a name: all of it at a glance
         self._index: dict[bytes, int] = {}
         self.changed: set[bytes] | None = None  # names that came or went, where somebody asks
+        self.ages = Ages(num_blocks)
 
     @property
     def findable(self) -> KeysView[bytes]:
@@ -60,14 +64,21 @@ class BlockPool:
         """So many at once: they lie side by side at the head of the list."""
         assert count <= self.free, f"{count} blocks from a pool that has {self.free}"
         after, names, references = self._next, self.names, self.references
+        ages, began = self.ages, self.ages.taken
+        now = ages.now
         taken, named, block = [], 0, NULL_BLOCK
         for _ in range(count):
             block = after[block]
             taken.append(block)
             references[block] = 1
+            looked_at = block % SAMPLE == 1
             if names[block] is not None:
+                if looked_at:
+                    ages.evict(block)
                 self._forget(block)
                 named += 1
+            if looked_at:
+                began[block] = now
         if taken:
             rest = after[block]
             after[NULL_BLOCK], self._previous[rest] = rest, NULL_BLOCK
@@ -77,22 +88,31 @@ class BlockPool:
 
     def touch(self, block: int) -> None:
         """One more reference to a found block; takes it out of the free list if it was there."""
-        if self.references[block] == 0:
+        count = self.references[block]
+        if count == 0:
             self._unlink(block)
-        self.references[block] += 1
+            if block % SAMPLE == 1:
+                self.ages.reuse(block)
+        elif count == 1:
+            self.shared += 1
+        self.references[block] = count + 1
 
     def release(self, table: Iterable[int]) -> None:
         """Drops one reference to each block of a table given tail first, so that of one sequence
         the tail is taken before its prefix."""
         references, names = self.references, self.names
         nexts, previous = self._next, self._previous
+        left, now = self.ages.used, self.ages.now
         freed = named = 0
         for block in table:
             count = references[block]
             assert count > 0, f"block {block} is released twice"
             references[block] = count - 1
             if count > 1:
+                self.shared -= count == 2
                 continue
+            if block % SAMPLE == 1:
+                left[block] = now
             freed += 1
             before = NULL_BLOCK
             if names[block] is not None:
@@ -134,6 +154,7 @@ class BlockPool:
         assert len(free) == len(set(free)) == self.free
         held = {b for b in range(1, self.num_blocks) if self.references[b] > 0}
         assert held.isdisjoint(free) and len(held) + len(free) == self.num_blocks - 1
+        assert self.shared == sum(self.references[block] > 1 for block in held)
         assert self.references[NULL_BLOCK] == 0 and self.names[NULL_BLOCK] is None
         assert all(self.names[block] == name for name, block in self._index.items())
         assert sum(h is not None for h in self.names) == len(self._index)

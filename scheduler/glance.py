@@ -148,7 +148,7 @@ def _line(group: Group, now: float) -> RequestLine:
         computed += seq.computed
         blocks += len(seq.table) + len(seq.reserved)
         host_blocks += len(seq.host_table)
-    prompt, sequences = len(group.request.prompt), len(group.sequences)
+    prompt, sequences = group.prompt_len, len(group.sequences)
     return RequestLine(
         group.id,
         "running" if group.running else state_of(group),

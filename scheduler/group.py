@@ -30,6 +30,7 @@ class Group:
         "generated",
         "id",
         "indices",
+        "longest",
         "moved",
         "number",
         "only",
@@ -37,6 +38,7 @@ class Group:
         "preemptions",
         "priority",
         "prompt_len",
+        "queued_at",
         "request",
         "root",
         "running",
@@ -54,7 +56,7 @@ class Group:
         self.id = request.id
         self.number = number  # order of arrival
         self.priority = request.priority
-        self.arrived = now
+        self.arrived = self.queued_at = now  # the latter anew with each preemption
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
         self.root = root_hash(*scope)
@@ -69,6 +71,7 @@ class Group:
         self.seated = 0  # order of its last admission
         self.stepping = False  # candidates of its beams are in flight
         self.generated = 0  # tokens of those that ended
+        self.longest = 0  # of them, tokens of the one with the most
         self.finish: Finish | None = None
         self.beams: BeamSearch | None = None
         if sampling.beam_width is not None and sampling.max_tokens:

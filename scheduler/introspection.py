@@ -63,6 +63,30 @@ class MemoryUse(msgspec.Struct, frozen=True):
     unshared_blocks: int
 
 
+class QueueView(msgspec.Struct, frozen=True):
+    """Those that wait: how many of them for others' results and not for room, how many with their
+    content on the host, and how long the longest has waited, in seconds. One that was preempted
+    waits since then. `blocks` are for all their tokens, whatever of them may be found or shared."""
+
+    deferred: int
+    swapped: int
+    oldest: float
+    blocks: int
+
+
+def describe_queue(scheduler: Scheduler, now: float) -> QueueView:
+    """A picture of the moment; `now` is on the scheduler's clock."""
+    deferred = swapped = blocks = 0
+    oldest = now
+    for group in scheduler.roster.waiting:
+        deferred += group.awaits_result() or scheduler.cache.still_waits(group)
+        swapped += any(seq.host_table for seq in group.sequences)
+        oldest = min(oldest, group.queued_at)
+        for seq in group.sequences:
+            blocks += scheduler.cache.blocks_for(len(seq.tokens) + 1)
+    return QueueView(deferred, swapped, now - oldest, blocks)
+
+
 def state_of(group: Group) -> str:
     """See `RequestView.state`."""
     swapped = any(seq.host_table for seq in group.sequences)

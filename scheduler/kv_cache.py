@@ -47,6 +47,11 @@ class KvCache:
         # of computing the same content twice.
         self.claims: dict[bytes, Sequence] = {}
 
+    def begin_step(self, now: float) -> None:
+        """Before a plan is made: what rested on the host may be taken."""
+        self.host.settle()
+        self.pool.ages.tell(now)
+
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 

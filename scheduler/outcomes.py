@@ -188,6 +188,7 @@ class Outcomes:
             event.cached_tokens, event.index = group.cached, index
             event.cumulative_logprob, event.score = sum(beam.logprobs), beam.score
             group.generated += len(beam.tokens)
+            group.longest = max(group.longest, len(beam.tokens))
             events.append(event)
         self._roster.end(group, events[0].finish or Finish.LENGTH)
         return events

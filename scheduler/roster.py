@@ -36,6 +36,7 @@ class Roster:
         self.live: dict[str, Group] = {}
         self.ended: list[Group] = []
         self.changes = RowChanges()
+        self.now = 0.0  # of the plan that is being made
         self.free_rows = list(range(num_rows - 1, -1, -1))
         self._num_rows = num_rows
         self._wide: list[Group] = []  # of those that run, with more than one sequence to come
@@ -97,6 +98,7 @@ class Roster:
         for seq in group.sequences:
             self.unseat(seq)
             seq.restart()
+        group.queued_at = self.now
         self.waiting.push(group)
 
     def unseat(self, seq: Sequence) -> None:
@@ -136,6 +138,7 @@ class Roster:
         seq.finish = reason
         if seq.group.beams is None:  # of beams, those count that are delivered
             seq.group.generated += seq.generated
+            seq.group.longest = max(seq.group.longest, seq.generated)
 
     def _close(self, group: Group, reason: Finish) -> None:
         if group.running:

@@ -66,15 +66,6 @@ class Scheduler:
         return len(self.roster.waiting)
 
     @property
-    def blocks_queued(self) -> int:
-        """Blocks for all tokens of those that wait, whatever of them may be found or shared."""
-        return sum(
-            self.cache.blocks_for(len(seq.tokens) + 1)
-            for group in self.roster.waiting
-            for seq in group.sequences
-        )
-
-    @property
     def awaits_result(self) -> bool:
         """Whether the first in the queue waits for blocks that a step in flight computes: a plan
         made before its result would leave that request out."""
@@ -90,6 +81,11 @@ class Scheduler:
     def groups(self) -> list[Group]:
         """All requests that have not ended, for whoever shows them."""
         return list(self.roster.live.values())
+
+    @property
+    def moving(self) -> Moves:
+        """Memory operations of all plans in flight."""
+        return Moves.of(flight.moves for flight in self.roster.flights)
 
     def add(self, request: Request, now: float) -> None:
         """Queues a request. Raises `NeverFits`, `QueueFull` or `InvalidRequest`; then nothing of
@@ -151,7 +147,8 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan | None:
         """The next plan, or None while there is nothing to compute that does not wait for a
         result in flight. Decodes come first, then prompts, then resumptions and admissions."""
-        self.cache.host.settle()
+        self.cache.begin_step(now)
+        self.roster.now = now
         draft, judge = Draft(self.config.max_num_batched_tokens), self.judge
         if judge is not None:
             judge.begin()

@@ -93,7 +93,7 @@ def test_what_is_imported_is_declared_and_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     declared = {_name(line) for line in project["dependencies"]}
-    optional = {_name(line) for line in extras["cuda"]} - declared
+    optional = {_name(line) for extra in ("cuda", "bench") for line in extras[extra]} - declared
     owners = packages_distributions()
     imported = {
         re.sub(r"[-_.]+", "-", owners[module][0]).lower()

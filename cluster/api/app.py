@@ -28,7 +28,7 @@ from octavo.cluster.api.failures import BodyTooLarge, BodyTooSlow, failure
 from octavo.cluster.api.front import Front
 from octavo.cluster.api.fronts import Fronts
 from octavo.cluster.api.guard import Guard
-from octavo.cluster.api.metrics import CONTENT_TYPE, render_metrics
+from octavo.cluster.api.metrics import CONTENT_TYPE, read_spelling, render_metrics
 from octavo.cluster.api.openapi import describe
 from octavo.cluster.api.origins import SameOrigin, answer_preflights
 from octavo.cluster.api.pages import add_pages
@@ -115,9 +115,10 @@ def _add_open_routes(app: FastAPI, fronts: Fronts) -> None:
         return json_response(LoadAnswer(sum(each.running + each.waiting for each in stats)))
 
     @app.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         text = render_metrics(
-            {front.settings.served_model_names[0]: front.client.stats() for front in fronts.each}
+            {front.settings.served_model_names[0]: front.client.stats() for front in fronts.each},
+            read_spelling(request.query_params.get("names")),
         )
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 

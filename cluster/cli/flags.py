@@ -14,6 +14,7 @@ from octavo.cluster.cli.journal_flags import add_journal_commands, add_journal_f
 from octavo.cluster.cli.lora_flags import add_lora_flags
 from octavo.cluster.cli.simulate_flags import add_simulate
 from octavo.cluster.cli.sizes import parse_bytes
+from octavo.cluster.cli.top_flags import add_top
 from octavo.cluster.config import PlacementStrategy
 from octavo.scheduler.config import Allocation, PreemptionMode
 from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, MODEL_IMPLS, QUANTIZATIONS
@@ -90,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add_journal_commands(commands)
     add_bench(commands, (_model, _cache, _schedule), add_device)
     add_simulate(commands)
+    add_top(commands)
     return parser
 
 

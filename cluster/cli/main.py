@@ -47,6 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 simulate(arguments, console)
                 return OK
+            case "top":
+                from octavo.cluster.cli.top import top
+
+                top(arguments)
+                return OK
             case _:
                 return serve(arguments, console)
     except InvalidRequest as error:

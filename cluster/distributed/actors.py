@@ -67,9 +67,12 @@ class SchedulerActor:
     """Async actor; every method runs on one loop. Errors are returned as bytes, not raised: a
     refused request is no reason for a traceback in the logs."""
 
-    def __init__(self, spec: ReplicaSpec, replica: str, group: Group | None) -> None:
+    def __init__(
+        self, spec: ReplicaSpec, replica: str, group: Group | None, worker_id: str = ""
+    ) -> None:
         self._spec = spec
         self._replica = replica
+        self._worker_id = worker_id
         self._group = group
         self._notices = Notices(spec.notices, f"replica {replica}")
         self._workers: RayWorkers | None = None
@@ -235,6 +238,7 @@ class SchedulerActor:
     def _stats(self) -> EngineStats:
         stats = self._started[0].stats(self._replica)
         stats.fault = self._fault()
+        stats.worker_id = self._worker_id
         stats.backlog_tokens = self._started[1].backlog
         stats.measured.routed = dict(self._routed)
         stats.measured.prefix_hits_expected = self._hits_expected

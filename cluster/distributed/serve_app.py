@@ -67,7 +67,8 @@ class Replica:
         options = actor_options({"CPU": SCHEDULER_CPUS}, group, 0)
         actor: Any = ray.remote(SchedulerActor)
         options["max_concurrency"] = ENGINE_CALLS
-        self._scheduler = actor.options(**options).remote(spec, name, group)
+        worker_id = ray.get_runtime_context().get_worker_id()
+        self._scheduler = actor.options(**options).remote(spec, name, group, worker_id)
         outcome = await self._scheduler.start.remote()
         if outcome != DONE:
             error = decode_error(outcome)

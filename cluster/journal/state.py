@@ -89,6 +89,8 @@ class _Freezer:
             return "deque", "", [item.maxlen, self._values(item)]
         if kind is array:
             return "array", item.typecode, item.tobytes()
+        if kind is bytearray:
+            return "bytearray", "", bytes(item)
         if not kind.__module__.startswith(HOUSE):
             raise TypeError(f"{kind.__module__}.{kind.__qualname__} is no plain data")
         name = f"{kind.__module__}.{kind.__qualname__}"
@@ -124,6 +126,7 @@ class _Thawer:
             "frozenset": lambda: frozenset(content),
             "deque": lambda: deque(maxlen=content[0]),
             "array": lambda: array(name, content),
+            "bytearray": lambda: bytearray(content),
         }
         if kind in makers:
             return makers[kind]()

@@ -68,7 +68,8 @@ def test_all_are_listed_with_their_own_lengths(http: httpx.Client) -> None:
 def test_metrics_tell_of_each_models_replicas(http: httpx.Client) -> None:
     text = http.get("/metrics").text
     for name in ("a/first", "second"):
-        assert f'vllm:num_requests_running{{engine="0",model_name="{name}"}} 0.0' in text
+        labels = f'engine="0",model_name="{name}",replica="0"'
+        assert f"vllm:num_requests_running{{{labels}}} 0.0" in text
 
 
 def test_one_model_that_is_down_leaves_the_server_up(

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.cluster.api.metrics import render_metrics
+from octavo.cluster.api.metrics import read_spelling, render_metrics
 from octavo.cluster.observer import Observer
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.config import Capacity
+from octavo.scheduler.errors import InvalidRequest
 from tests.scheduler.simulation import Simulation, request
 
+# Of vLLM 0.33; `vllm:lora_requests_info` is there where adapters are.
+VLLM = {
+    "num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason",
+    "kv_cache_usage_perc", "engine_sleep_state", "cache_config_info", "num_preemptions_total",
+    "prefix_cache_queries_total", "prefix_cache_hits_total", "prompt_tokens_total",
+    "prompt_tokens_cached_total", "generation_tokens_total", "request_success_total",
+    "admission_rejections_total",
+}  # fmt: skip
+BLOCK_TIMES = [
+    f"vllm:kv_block_{each}_seconds" for each in ("lifetime", "idle_before_evict", "reuse_gap")
+]
 LATENCIES = [
     "vllm:time_to_first_token_seconds",
     "vllm:inter_token_latency_seconds",
@@ -51,8 +64,10 @@ def scrape(*stats: EngineStats) -> tuple[dict[tuple[str, str, str], float], dict
             labels = dict(sample.labels)
             assert labels.pop("model_name") == "my/model"
             engine = labels.pop("engine")
-            names = ("le", "finished_reason", "mode", "kind", "reason")
+            assert labels.pop("replica") == engine
+            names = ("le", "finished_reason", "mode", "kind", "reason", "state", "sleep_state")
             further = next((labels[name] for name in names if name in labels), "")
+            further = f"{labels['tier']} {further}" if "tier" in labels else further
             values[sample.name, engine, further] = sample.value
     return values, types
 
@@ -146,8 +161,8 @@ def test_adapters_that_run_and_wait_are_named_beside_the_time() -> None:
     common = {"model_name": "my/model", "max_lora": "2"}
     nothing = {"running_lora_adapters": "", "waiting_lora_adapters": ""}
     something = {"running_lora_adapters": "a,b", "waiting_lora_adapters": "c"}
-    assert first == common | nothing | {"engine": "0"}
-    assert second == common | something | {"engine": "1"}
+    assert first == common | nothing | {"engine": "0", "replica": "0"}
+    assert second == common | something | {"engine": "1", "replica": "1"}
     assert before <= when <= time.time()
 
 
@@ -179,8 +194,9 @@ def test_histograms_are_cumulative() -> None:
 
 def test_all_histograms_are_there() -> None:
     values, types = scrape(snapshot("a", Measured()))
-    others = ["prompt_tokens", "generation_tokens", "num_preemptions"]
-    for name in [*LATENCIES, *(f"vllm:request_{each}" for each in others)]:
+    others = ["prompt_tokens", "generation_tokens", "num_preemptions", "max_num_generation_tokens"]
+    others += ["params_n", "params_max_tokens"]
+    for name in [*LATENCIES, *BLOCK_TIMES, *(f"vllm:request_{each}" for each in others)]:
         assert types[name] == "histogram"
         assert values[f"{name}_count", "a", ""] == 0
 
@@ -189,3 +205,71 @@ def test_no_replica_gives_names_without_series() -> None:
     values, types = scrape()
     assert not values
     assert types["vllm:num_requests_running"] == "gauge"
+
+
+def test_vllms_names_are_all_there() -> None:
+    values, _ = scrape(snapshot("a", Measured()))
+    assert {f"vllm:{name}" for name in VLLM} <= {name for name, *_ in values}
+
+
+def test_blocks_are_told_by_tier_and_state_and_add_up() -> None:
+    stats = snapshot("a", Measured())
+    stats.blocks_shared = 5
+    stats.host_blocks_used, stats.host_blocks_cached, stats.host_blocks_total = 30, 50, 120
+    values, _ = scrape(stats)
+    blocks = {key: value for (name, _, key), value in values.items() if name == "octavo:kv_blocks"}
+    assert blocks == {
+        "device private": 20, "device shared": 5, "device cached": 40, "device free": 35,
+        "host held": 30, "host cached": 50, "host free": 40,
+    }  # fmt: skip
+
+
+def test_why_requests_wait_and_for_how_long() -> None:
+    stats = snapshot("a", Measured())
+    stats.waiting, stats.waiting_deferred, stats.waiting_swapped, stats.queue_age = 9, 2, 4, 1.5
+    stats.seconds_since_step = 0.25
+    values, _ = scrape(stats)
+    assert values["vllm:num_requests_waiting_by_reason", "a", "capacity"] == 7
+    assert values["vllm:num_requests_waiting_by_reason", "a", "deferred"] == 2
+    assert values["vllm:num_requests_swapped", "a", ""] == 4
+    assert values["octavo:queue_age_seconds", "a", ""] == 1.5
+    assert values["octavo:step_age_seconds", "a", ""] == 0.25
+    assert values["vllm:engine_sleep_state", "a", "awake"] == 1
+
+
+def test_names_as_ray_writes_vllms() -> None:
+    stats = snapshot("a", Measured())
+    stats.worker_id = "0123"
+    text = render_metrics({"m": [stats]}, read_spelling("ray")).decode()
+    families = list(text_string_to_metric_families(text))
+    names = {sample.name for family in families for sample in family.samples}
+    assert {f"ray_vllm_{name}" for name in VLLM} <= names
+    assert "ray_vllm_time_to_first_token_seconds_bucket" in names
+    assert "ray_octavo_queue_age_seconds" in names
+    assert not [name for name in names if ":" in name]
+    for sample in (sample for family in families for sample in family.samples):
+        assert (sample.labels["ReplicaId"], sample.labels["WorkerId"]) == ("a", "0123")
+
+
+def test_other_spellings_are_refused() -> None:
+    assert read_spelling(None) == read_spelling("vllm") == "vllm"
+    with pytest.raises(InvalidRequest, match="names must be vllm or ray, got 'Ray'"):
+        read_spelling("Ray")
+
+
+def test_a_name_may_have_any_character() -> None:
+    odd = 'a"b\\c\nd'
+    text = render_metrics({odd: [snapshot(odd, Measured())]}).decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            assert sample.labels["model_name"] == sample.labels["replica"] == odd
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    measured = Measured(finished={"stop": 1}, preemptions=3)
+    measured.block_idle.observe(2.0)
+    taken = measured.copy()
+    assert taken == measured
+    measured.block_idle.observe(2.0)
+    measured.finished["stop"] += 1
+    assert (sum(taken.block_idle.counts), taken.finished, taken.preemptions) == (1, {"stop": 1}, 3)

@@ -19,7 +19,7 @@ from octavo.cluster.autoscaling import Autoscaling
 from octavo.cluster.checkpoints import embedded
 from octavo.cluster.stats import Measured
 from tests.cluster.test_metrics import snapshot
-from tests.helm.conftest import CHART, EXAMPLES, ROOT, Helm, Render
+from tests.helm.conftest import CHART, EXAMPLES, NAMESPACE, ROOT, Helm, Render
 from tests.helm.manifests import faults
 
 # Every switch turned the other way.
@@ -296,7 +296,7 @@ def test_alerts_and_panels_ask_for_metrics_that_there_are(render: Render, all_on
     asked = expressions(render("--values", all_on))
     assert len(asked) > 15
     for expression in asked:
-        promql_parser.parse(expression)
+        promql_parser.parse(expression.replace("$__rate_interval", "5m"))
         names = set(re.findall(r"\b(?:vllm|octavo):\w+", expression))
         assert names and names <= known, expression
 
@@ -315,6 +315,51 @@ def test_alerts_name_the_models_as_their_metrics_do(render: Render, all_on: Path
         if rule["alert"] == "OctavoModelDown"
     ]
     assert embedded_rule["labels"]["model_name"] == embedded.NAME
+
+
+def test_the_alerts_are_those_of_the_file_with_the_releases_values(
+    render: Render, tmp_path: Path
+) -> None:
+    path = tmp_path / "values.yaml"
+    limits = {"maxWaiting": 7, "maxQueueAge": 2.5, "maxCacheUsage": 0.5}
+    limits |= {"maxPreemptionsPerRequest": 3, "maxTimeToFirstToken": 1000000}
+    path.write_text(json.dumps({"monitoring": {"prometheusRule": {"enabled": True, **limits}}}))
+    rules = of_kind(render("--values", path), "PrometheusRule")["spec"]["groups"][0]["rules"]
+    [group] = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    given = list(limits.values())
+    for alert, rule in zip(group["rules"], rules, strict=True):
+        assert "{}" in alert["expr"] and "{}" not in rule["expr"]
+        assert f'namespace="{NAMESPACE}"' in rule["expr"]
+        if alert["alert"] == "OctavoModelDown":
+            continue
+        expr = rule["expr"].replace(f'{{namespace="{NAMESPACE}"}}', "{}")
+        assert rule | {"expr": alert["expr"]} == alert
+        if expr != alert["expr"]:
+            promql_parser.parse(expr)
+            given.remove(float(expr.rpartition("> ")[2]))
+    assert not given, "a value that changes no alert"
+
+
+def test_what_the_alerts_say_by_default_is_what_the_file_says(render: Render) -> None:
+    rules = of_kind(render("--set", "monitoring.prometheusRule.enabled=true"), "PrometheusRule")[
+        "spec"
+    ]["groups"][0]["rules"]
+    [group] = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    for alert, rule in zip(group["rules"][1:], rules[1:], strict=True):
+        assert rule["expr"].replace(f'{{namespace="{NAMESPACE}"}}', "{}") == alert["expr"]
+
+
+def test_metrics_are_scraped_under_rays_names_too_where_that_is_asked_for(render: Render) -> None:
+    def endpoints(*values: str) -> list[dict[str, Any]]:
+        objects = render("--set", "monitoring.podMonitor.enabled=true", *values)
+        assert not faults(of_kind(objects, "PodMonitor"))
+        found: list[dict[str, Any]] = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+        return found
+
+    ray, ours = endpoints()
+    assert (ray["port"], ours["port"], ours["path"]) == ("metrics", "serve", "/metrics")
+    more = endpoints("--set", "monitoring.podMonitor.rayNames=true")[2]
+    assert more == ours | {"params": {"names": ["ray"]}}
 
 
 def test_the_image_is_of_the_same_versions_as_the_project() -> None:
