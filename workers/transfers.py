@@ -68,11 +68,21 @@ def cuda_copy(batched: bool = True) -> Copy:
     library = _runtime()
     if library is None:
         return torch_copy
-    each = _copy_each(library)
-    together = getattr(library, "cudaMemcpyBatchAsync", None)
-    if not batched or together is None or _version() < _BATCHES_SINCE:
-        return each
-    return _copy_together(library, together, each)
+    each, together = _copy_each(library), _call_for_many(library)
+    return _copy_together(library, together, each) if batched and together else each
+
+
+def how_copied() -> str:
+    """What `cuda_copy` found, for people."""
+    library = _runtime()
+    if library is None:
+        return "torch"
+    return "libcudart, many in one call" if _call_for_many(library) else "libcudart, one by one"
+
+
+def _call_for_many(library: Any) -> Any:
+    known = _version() >= _BATCHES_SINCE
+    return getattr(library, "cudaMemcpyBatchAsync", None) if known else None
 
 
 def _copy_each(library: Any) -> Copy:

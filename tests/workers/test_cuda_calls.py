@@ -168,6 +168,7 @@ def test_many_copies_are_one_call_where_there_is_one(cuda, monkeypatch, version,
     copy = transfers.cuda_copy(batched)
     assert copied(copy, MOVES) and copied(copy, MOVES[1:2])
     assert library.said == said
+    assert ("many in one call" in transfers.how_copied()) == (version == "13.0")
 
 
 def test_a_driver_that_lacks_the_call_for_many_is_asked_once(cuda, monkeypatch, caplog):
@@ -195,7 +196,7 @@ def test_the_runtime_is_the_one_of_torchs_version(monkeypatch, version, name):
     monkeypatch.setattr(torch.version, "cuda", version)
     assert transfers.cuda_copy() is transfers.torch_copy
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert transfers.cuda_copy() is transfers.torch_copy
+    assert transfers.cuda_copy() is transfers.torch_copy and transfers.how_copied() == "torch"
     assert asked == [name]
 
 
