@@ -45,6 +45,7 @@ PARTS: dict[str, tuple[Callable[[Any, Report], None], float]] = {
     "triton": (_lazily("kernels", "check_triton"), 100),
     "engine": (_lazily("engine", "check_engine"), 120),
     "graphs": (_lazily("engine", "check_graphs"), 120),
+    "fp8": (_lazily("narrow", "check_fp8"), 60),
     "fences": (_lazily("swaps", "check_fences"), 60),
     "swaps": (_lazily("engine", "check_swaps"), 90),
     "memory": (_lazily("memory", "check_memory"), 60),

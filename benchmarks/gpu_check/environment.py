@@ -41,11 +41,9 @@ def _gpu(setting: Setting, report: Report) -> None:
     }
     x = torch.randn(512, 512, device=setting.device)
     report.check("a product on the GPU", bool(torch.isfinite(x @ x).all()))
-    from octavo.workers.transfers import cuda_copy, torch_copy
+    from octavo.workers.transfers import how_copied
 
-    report.figures["copies between the tiers"] = (
-        "torch" if cuda_copy() is torch_copy else "libcudart"
-    )
+    report.figures["copies between the tiers"] = how_copied()
 
 
 def _version(package: str) -> str:

@@ -11,8 +11,9 @@ from torch import Tensor
 from benchmarks.gpu_check.report import CannotRun, Report
 from benchmarks.gpu_check.setting import Setting
 from octavo.kernels.base import Batch, Kernels, cache_shape
+from octavo.kernels.quantized import FP8
 from octavo.kernels.reference import ReferenceKernels
-from octavo.kernels.select import NAMES, select
+from octavo.kernels.select import NAMES, missing_for_fp8, select
 
 # Largest difference that rounding explains, of results of about 1; sums of many are rounded once.
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -40,6 +41,8 @@ SHAPES = [
 TINY_SHAPES = [Shape(4, 2, 16)]
 LENGTHS = [1, 15, 16, 17, 100, 640, 1500, 33]
 TINY_LENGTHS = [1, 16, 37]
+WINDOW = 24  # tokens
+PREFIX, SHARERS = 640, [1, 40, 8, 17, 3, 90, 30, 2, 16]  # enough of both to be attended at once
 
 
 class Contexts:
@@ -59,10 +62,28 @@ class Contexts:
             for length in lengths
         ]
 
-    def cache(self) -> Tensor:
+    def share(self, tokens: int) -> None:
+        """Has all rows begin with the first one's tokens, and with its blocks."""
+        blocks = tokens // self.shape.block_size
+        for table, qkv in zip(self.tables[1:], self.qkv[1:], strict=True):
+            table[:blocks] = self.tables[0][:blocks]
+            qkv[:tokens] = self.qkv[0][:tokens]
+
+    def cache(self, dtype: torch.dtype | None = None) -> Tensor:
         shape = self.shape
         whole = cache_shape(self.num_blocks, LAYERS, shape.kv_heads, shape.block_size, shape.dim)
-        return torch.zeros(whole, dtype=self.setting.torch_dtype, device=self.setting.device)
+        dtype = dtype or self.setting.torch_dtype
+        return torch.zeros(whole, dtype=dtype, device=self.setting.device)
+
+    def written(self, kernels: Kernels, dtype: torch.dtype | None = None) -> Tensor:
+        """A layer of a cache with the keys and values of all rows."""
+        cache = self.cache(dtype)[:, LAYER]
+        everything = [(row, 0, length) for row, length in enumerate(self.lengths)]
+        _, key, value = self.parts(everything)
+        batch = self.batch(everything)
+        kernels.begin_step(batch)
+        kernels.write_kv(key, value, cache, batch)
+        return cache
 
     def batch(self, work: Sequence[Work], fill: int = 0) -> Batch:
         """The pieces, and `fill` rows on the null block, as a graph's batch has them if there are
@@ -107,20 +128,23 @@ class Contexts:
         sizes = [n * shape.dim for n in (shape.heads, shape.kv_heads, shape.kv_heads)]
         return [part.unflatten(-1, (-1, shape.dim)) for part in torch.cat(rows).split(sizes, -1)]
 
-    def attend(self, kernels: Kernels, work: Sequence[Work], fill: int = 0) -> Tensor:
-        """Writes all rows' keys and values, then attends for `work`."""
-        cache = self.cache()[:, LAYER]
-        everything = [(row, 0, length) for row, length in enumerate(self.lengths)]
-        _, key, value = self.parts(everything)
-        batch = self.batch(everything)
-        kernels.begin_step(batch)
-        kernels.write_kv(key, value, cache, batch)
+    def attend(
+        self,
+        kernels: Kernels,
+        work: Sequence[Work],
+        fill: int = 0,
+        window: int | None = None,
+        cache: Tensor | None = None,
+    ) -> Tensor:
+        """Writes all rows' keys and values, unless `cache` has them, then attends for `work`."""
+        if cache is None:
+            cache = self.written(kernels)
         batch = self.batch(work, fill)
         kernels.begin_step(batch)
         query, key, value = self.parts(work, fill)
         kernels.write_kv(key, value, cache, batch)
         out = torch.full(query.shape, torch.nan, dtype=query.dtype, device=query.device)
-        kernels.attention(query, cache, batch, self.shape.dim**-0.5, out)
+        kernels.attention(query, cache, batch, self.shape.dim**-0.5, out, window)
         return out[: len(out) - fill]
 
 
@@ -148,7 +172,10 @@ def check_kernels(setting: Setting, report: Report) -> None:
     for shape in TINY_SHAPES if setting.tiny else SHAPES:
         report.attempt(f"attention {shape}", lambda shape=shape: compare.attention(shape))
         report.attempt(f"rotary {shape}", lambda shape=shape: compare.rotary(shape))
-    for name in ("norms", "products", "activation", "largest", "blocks"):
+    for name in (
+        *("window", "prefix", "narrow_cache"),
+        *("norms", "products", "activation", "largest", "blocks"),
+    ):
         report.attempt(name, getattr(compare, name))
 
 
@@ -182,6 +209,49 @@ class Comparison:
         right = contexts.attend(self.reference, decode)
         filled = contexts.attend(self.kernels, decode, fill=3)
         self.close(f"attention filled up for a graph {shape}", filled, right)
+
+    def window(self) -> None:
+        shape = TINY_SHAPES[0] if self.setting.tiny else SHAPES[1]
+        contexts = Contexts(shape, TINY_LENGTHS if self.setting.tiny else LENGTHS, self.setting, 3)
+        for name, work in works(contexts.lengths).items():
+            right, found = (
+                contexts.attend(kernels, work, window=WINDOW)
+                for kernels in (self.reference, self.kernels)
+            )
+            self.close(f"{name} attention, {WINDOW} tokens far", found, right)
+
+    def prefix(self) -> None:
+        """All rows begin alike, so that what they share may be attended for all of them at once."""
+        shape = TINY_SHAPES[0] if self.setting.tiny else SHAPES[2]
+        contexts = Contexts(shape, [PREFIX + own for own in SHARERS], self.setting, 4)
+        contexts.share(PREFIX)
+        decode = works(contexts.lengths)["decode"]
+        chunk = [*decode[:5], (5, PREFIX, contexts.lengths[5]), *decode[6:]]
+        for name, work in (("decode", decode), ("mixed", chunk)):
+            right, found = (contexts.attend(k, work) for k in (self.reference, self.kernels))
+            self.close(f"{name} attention, a prefix of {PREFIX} tokens shared", found, right)
+
+    def narrow_cache(self) -> None:
+        if not self.has_fp8:
+            return
+        for shape in TINY_SHAPES if self.setting.tiny else SHAPES:
+            lengths = TINY_LENGTHS if self.setting.tiny else LENGTHS
+            contexts = Contexts(shape, lengths, self.setting, seed=5)
+            right, found = (contexts.written(k, FP8) for k in (self.reference, self.kernels))
+            same = torch.equal(found.float(), right.float())
+            self.report.check(f"what an FP8 cache holds {shape}", same)
+            for name, work in works(lengths).items():
+                self.close(
+                    f"{name} attention, FP8 cache {shape}",
+                    contexts.attend(self.kernels, work, cache=right),
+                    contexts.attend(self.reference, work, cache=right),
+                )
+
+    @property
+    def has_fp8(self) -> bool:
+        reason = missing_for_fp8(self.kernels, self.setting.device)
+        self.report.figures["FP8"] = reason or "checked"
+        return reason is None
 
     def rotary(self, shape: Shape) -> None:
         contexts = Contexts(shape, [40, 7], self.setting, seed=2)
@@ -228,15 +298,21 @@ class Comparison:
     def products(self) -> None:
         inputs, outputs = (64, 96) if self.setting.tiny else (2048, 3072)
         weight, bias = self.random(outputs, inputs) * inputs**-0.5, self.random(outputs, seed=1)
+        narrow = self.has_fp8
         for rows in (1, 3, 16, 130):
             x = self.random(rows, inputs, seed=rows)
             found = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
             right = torch.empty_like(found)
-            for name in ("pack", "quantize"):
+            for form in ("plain", "int8", *(["fp8"] if narrow else [])):
                 for term in (None, bias):
-                    self.kernels.linear(x, getattr(self.kernels, name)(weight), term, found)
-                    self.reference.linear(x, getattr(self.reference, name)(weight), term, right)
-                    what = f"linear, {name}, {rows} rows, {'no' if term is None else 'a'} bias"
+                    for kernels, out in ((self.kernels, found), (self.reference, right)):
+                        packed = (
+                            kernels.pack(weight.clone())
+                            if form == "plain"
+                            else kernels.quantize(weight, form=form)
+                        )
+                        kernels.linear(x, packed, term, out)
+                    what = f"linear, {form}, {rows} rows, {'no' if term is None else 'a'} bias"
                     self.close(what, found, right, 4.0)
             ours, theirs = (torch.empty_like(found[:, : outputs // 2]) for _ in range(2))
             for kernels, out in ((self.kernels, ours), (self.reference, theirs)):
@@ -269,3 +345,11 @@ class Comparison:
         self.kernels.copy_blocks(ours, pairs)
         self.reference.copy_blocks(theirs, pairs)
         self.report.check("copy_blocks", torch.equal(ours, theirs))
+        if cache.device.type == "cuda" and self.kernels.name == "cuda":
+            from octavo.kernels.cuda import blocks
+
+            some, staged = pairs[1:, 0], torch.empty_like(cache[:3])
+            blocks.gather(cache, some, staged)
+            self.report.check("gather", torch.equal(staged, cache[some]))
+            blocks.scatter(staged, some, ours.zero_())
+            self.report.check("scatter", torch.equal(ours[some], cache[some]))

@@ -66,8 +66,8 @@ def test_a_wrong_kernel_is_found(folder, monkeypatch):
     from benchmarks.gpu_check import kernels as checked
 
     class Wrong(ReferenceKernels):
-        def attention(self, query, cache, batch, scale, out):
-            super().attention(query, cache, batch, scale * 1.1, out)
+        def attention(self, query, cache, batch, scale, out, window=None):
+            super().attention(query, cache, batch, scale * 1.1, out, window)
 
         def copy_blocks(self, cache, pairs):
             raise RuntimeError("no copy engine")
@@ -78,6 +78,23 @@ def test_a_wrong_kernel_is_found(folder, monkeypatch):
     failures = " ".join(found["failures"])
     assert "decode attention" in failures and "blocks: RuntimeError: no copy engine" in failures
     assert "rms_norm" not in failures
+
+
+def test_only_what_is_wrong_is_named(folder, monkeypatch):
+    from benchmarks.gpu_check import kernels as checked
+
+    class Wrong(ReferenceKernels):
+        def attention(self, query, cache, batch, scale, out, window=None):
+            super().attention(query, cache, batch, scale, out)
+
+        def write_kv(self, key, value, cache, batch):
+            super().write_kv(key / 2 if cache.dtype.itemsize == 1 else key, value, cache, batch)
+
+    monkeypatch.setattr(checked, "select", lambda device, name: Wrong())
+    failures = gpu_check.run_part("kernels", options(), folder)["failures"]
+    assert any(", 24 tokens far" in failure for failure in failures)
+    assert any("what an FP8 cache holds" in failure for failure in failures)
+    assert all(", 24 tokens far" in failure or "FP8 cache" in failure for failure in failures)
 
 
 def test_gaps_are_measured_by_events(folder, monkeypatch):

@@ -97,33 +97,89 @@ def test_the_meter_reads_what_torch_says(cuda):
 
 
 class Runtime:
-    """Of CUDA's library, the one function; its first arguments are addresses of this process."""
+    """Of CUDA's library, what copies; addresses are of this process. `code` is what single copies
+    answer, `together` what the call for many does; without it there is no such call."""
 
-    def __init__(self, code=0):
+    def __init__(self, code=0, together=None):
+        self.said = []
+
         def memcpy(target, source, size, direction, stream):
             assert (direction, stream) == (4, 77)
+            self.said.append("one")
             ctypes.memmove(target, source, size)
             return code
 
-        kind = ctypes.CFUNCTYPE(
-            *(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
-            *(ctypes.c_int, ctypes.c_void_p),
-        )
-        self.cudaMemcpyAsync = kind(memcpy)
+        def batch(targets, sources, sizes, count, attributes, first, kinds, stream):
+            assert (kinds, stream) == (1, 77)
+            assert ctypes.c_size_t.from_address(first).value == 0
+            assert list((ctypes.c_uint * 6).from_address(attributes)) == [1, 0, 0, 0, 0, 0]
+            self.said.append(count)
+            array = ctypes.c_size_t * count
+            if not together:
+                for pair in zip(*(array.from_address(x) for x in (targets, sources, sizes)),
+                                strict=True):  # fmt: skip
+                    ctypes.memmove(*pair)
+            return together
+
+        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        one = ctypes.CFUNCTYPE(number, pointer, pointer, size, number, pointer)
+        self.cudaMemcpyAsync = one(memcpy)
+        if together is not None:
+            three = pointer, pointer, pointer
+            many = ctypes.CFUNCTYPE(number, *three, size, pointer, pointer, size, pointer)
+            self.cudaMemcpyBatchAsync = many(batch)
+
+    def cudaGetLastError(self):
+        self.said.append("cleared")
+
+
+MOVES = [(0, 3, 2), (5, 8, 1), (2, 0, 1)]
+
+
+def copied(copy, moves):
+    """Whether these moves do what torch's do."""
+    sources = torch.randint(1, 255, (6, 40), dtype=torch.uint8)
+    targets, expected = torch.zeros(2, 9, 40, dtype=torch.uint8)
+    copy(sources, targets, moves)
+    transfers.torch_copy(sources, expected, moves)
+    return bool(expected.any()) and torch.equal(targets, expected)
 
 
 def test_copies_are_asked_for_in_the_current_stream(cuda, monkeypatch):
     monkeypatch.setattr(transfers, "_runtime", Runtime)
-    copy = transfers.cuda_copy()
-    sources = torch.randint(1, 255, (6, 40), dtype=torch.uint8)
-    targets, expected = torch.zeros(2, 9, 40, dtype=torch.uint8)
-    moves = [(0, 3, 2), (5, 8, 1), (2, 0, 1)]
-    copy(sources, targets, moves)
-    transfers.torch_copy(sources, expected, moves)
-    assert targets.any() and torch.equal(targets, expected)
+    assert copied(transfers.cuda_copy(), MOVES)
     monkeypatch.setattr(transfers, "_runtime", lambda: Runtime(700))
     with pytest.raises(RuntimeError, match="CUDA error 700"):
-        transfers.cuda_copy()(sources, targets, moves)
+        copied(transfers.cuda_copy(), MOVES)
+
+
+@pytest.mark.parametrize(
+    "version, batched, said",
+    [
+        ("13.0", True, [3, "one"]),
+        ("13.0", False, ["one"] * 4),
+        ("12.9", True, ["one"] * 4),  # whose call for many has an argument more
+    ],
+)
+def test_many_copies_are_one_call_where_there_is_one(cuda, monkeypatch, version, batched, said):
+    library = Runtime(together=0)
+    monkeypatch.setattr(transfers, "_runtime", lambda: library)
+    monkeypatch.setattr(torch.version, "cuda", version)
+    copy = transfers.cuda_copy(batched)
+    assert copied(copy, MOVES) and copied(copy, MOVES[1:2])
+    assert library.said == said
+    assert ("many in one call" in transfers.how_copied()) == (version == "13.0")
+
+
+def test_a_driver_that_lacks_the_call_for_many_is_asked_once(cuda, monkeypatch, caplog):
+    library = Runtime(together=801)
+    monkeypatch.setattr(transfers, "_runtime", lambda: library)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    copy = transfers.cuda_copy()
+    with caplog.at_level("WARNING", "octavo.workers"):
+        assert copied(copy, MOVES) and copied(copy, MOVES)
+    assert library.said == [3, "cleared"] + ["one"] * 6
+    assert caplog.messages == ["CUDA refuses copies in one call (error 801): they are made singly"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +196,7 @@ def test_the_runtime_is_the_one_of_torchs_version(monkeypatch, version, name):
     monkeypatch.setattr(torch.version, "cuda", version)
     assert transfers.cuda_copy() is transfers.torch_copy
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert transfers.cuda_copy() is transfers.torch_copy
+    assert transfers.cuda_copy() is transfers.torch_copy and transfers.how_copied() == "torch"
     assert asked == [name]
 
 

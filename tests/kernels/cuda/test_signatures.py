@@ -4,6 +4,8 @@ which need not be importable: `OCTAVO_FLASHINFER` may name the folder `flashinfe
 import ast
 import inspect
 import os
+import re
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.kernels.cuda import twin
 
+ROOT = Path(__file__).parents[3]
 WRAPPERS = ["BatchPrefillWithPagedKVCacheWrapper", "BatchDecodeWithPagedKVCacheWrapper"]
 FILES = {WRAPPERS[0]: "prefill.py", WRAPPERS[1]: "decode.py"}
 
@@ -32,6 +35,12 @@ def functions(nodes):
 
 def positional(function):
     return [a.arg for a in function.args.posonlyargs + function.args.args]
+
+
+def test_it_is_the_version_that_we_pin(package):
+    pins = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (built,) = re.findall(r'__version__ = "(.+)"', (package / "_build_meta.py").read_text())
+    assert f"flashinfer-python=={built}" in pins["cuda"]
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
