@@ -19,17 +19,20 @@ MAX_GRAMMAR_CHARS = 2**17
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
     """`text` is a JSON schema, a regular expression (Rust's syntax, of the whole answer), or a
-    grammar in llguidance's variant of Lark. Raises `InvalidRequest` where it is empty or larger
-    than `MAX_GRAMMAR_CHARS`; whether it is one, the front finds out."""
+    grammar in llguidance's variant of Lark. With a `frame`, a grammar in Lark too, the answer is a
+    sentence of that, and a sentence of `text` wherever it has `@answer`. Raises `InvalidRequest`
+    where it is empty or larger than `MAX_GRAMMAR_CHARS`; whether it is one, the front finds out."""
 
     kind: Literal["json", "regex", "lark"]
     text: str
+    frame: str = ""
 
     def __post_init__(self) -> None:
         if not self.text:
             raise InvalidRequest("grammar", "grammar must not be empty")
-        if len(self.text) > MAX_GRAMMAR_CHARS:
+        longest = max(len(self.text), len(self.frame))
+        if longest > MAX_GRAMMAR_CHARS:
             raise InvalidRequest(
                 "grammar",
-                f"grammar may have at most {MAX_GRAMMAR_CHARS} characters, got {len(self.text)}",
+                f"grammar may have at most {MAX_GRAMMAR_CHARS} characters, got {longest}",
             )

@@ -7,6 +7,9 @@ schema about ten times sooner; each of its steps has a bound; and it brings noth
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import llguidance
 
 from octavo.scheduler.errors import InvalidRequest
@@ -41,17 +44,27 @@ def first_line(message: str) -> str:
 def _source(grammar: Grammar) -> str:
     """The library's own form."""
     try:
-        match grammar.kind:
-            case "json":
-                return llguidance.LLMatcher.grammar_from_json_schema(
-                    grammar.text, defaults=_JSON_OPTIONS
-                )
-            case "regex":
-                return llguidance.LLMatcher.grammar_from_regex(grammar.text)
-            case "lark":
-                return llguidance.LLMatcher.grammar_from_lark(grammar.text)
+        source = _bare(grammar)
     except ValueError as error:
         raise InvalidRequest("grammar", first_line(str(error))) from error
+    if not grammar.frame:
+        return source
+    answer: dict[str, Any] = (
+        {"lark_grammar": source} if grammar.kind == "lark" else json.loads(source)["grammars"][0]
+    )
+    return json.dumps({"grammars": [{"lark_grammar": grammar.frame}, answer | {"name": "answer"}]})
+
+
+def _bare(grammar: Grammar) -> str:
+    match grammar.kind:
+        case "json":
+            return llguidance.LLMatcher.grammar_from_json_schema(
+                grammar.text, defaults=_JSON_OPTIONS
+            )
+        case "regex":
+            return llguidance.LLMatcher.grammar_from_regex(grammar.text)
+        case "lark":
+            return llguidance.LLMatcher.grammar_from_lark(grammar.text)
 
 
 def _limits() -> llguidance.LLParserLimits:

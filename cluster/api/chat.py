@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from octavo.cluster.api.answers import (
@@ -36,7 +37,9 @@ from octavo.cluster.api.validate import (
     wants_usage_chunk,
 )
 from octavo.cluster.text.answer_reader import AnswerReader
-from octavo.cluster.text.reasoning import ReasoningKind, ReasoningReader
+from octavo.cluster.text.frames import frame
+from octavo.cluster.text.reasoning import END, ReasoningKind, ReasoningReader
+from octavo.cluster.text.tool_calls import HermesCalls
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.grammar import Grammar
 from octavo.scheduler.sampling import MAX_LOGPROBS
@@ -153,7 +156,10 @@ async def chat_call(
         asked, length = body.max_completion_tokens, "max_completion_tokens"
         if asked < 0:
             raise InvalidRequest(length, f"{length} must be at least 0, got {asked}")
-    grammar = await _grammar(front, body, tools)
+    grammar, around = await _grammar(front, body, tools)
+    reasoning = front.settings.reasoning_parser
+    if grammar is not None and not front.tokenizer.writes(END):
+        reasoning = None  # a grammar is of text, which such a marker is not
     sampling = sampling_of(
         body,
         front.tokenizer,
@@ -176,8 +182,12 @@ async def chat_call(
         add_generation_prompt=body.add_generation_prompt is not False,
         template_kwargs=body.chat_template_kwargs,
         tools=tools.shown,
-        reasoning=grammar is None,
+        reasoning=grammar is None or reasoning is not None,
     )
+    text = prompt.text or ""
+    if grammar is not None and (framed := frame(around, reasoning, text)):
+        grammar = msgspec.structs.replace(grammar, frame=framed)
+        sampling = sampling.replace(grammar=await front.grammars.check("messages", grammar))
     job = plan_job(
         new_id(kind),
         [last_tokens(prompt, cut, window.tokens)],
@@ -189,9 +199,7 @@ async def chat_call(
         priority=priority_of(body),
         salt=salt,
         adapter=front.adapter_of(model),
-        reader=_reader(
-            front.settings.reasoning_parser if grammar is None else None, tools, prompt.text or ""
-        ),
+        reader=_reader(reasoning, tools, text),
     )
     return ChatCall(
         front=front,
@@ -206,19 +214,27 @@ async def chat_call(
     )
 
 
-async def _grammar(front: Front, body: ChatRequest, tools: ToolUse) -> Grammar | None:
-    """What the whole answer must be a sentence of, None where the model may answer as it likes."""
+async def _grammar(
+    front: Front, body: ChatRequest, tools: ToolUse
+) -> tuple[Grammar | None, str | None]:
+    """What the whole answer, or each call in it, must be a sentence of, None where the model may
+    answer as it likes; and the rule of what may stand around calls."""
     asked = await front.grammar_of(body)
-    if tools.schema is None:
-        return asked
-    if asked is not None:
-        raise InvalidRequest(
-            "tool_choice",
-            "tool_choice makes the answer a call, so it cannot have another form too; leave out "
-            "the other, or let tool_choice be auto",
-        )
-    schema = grammar_for_schema(dict(tools.schema), "tools")
-    return await front.grammars.check("tools", schema)
+    if tools.schema is not None:
+        if asked is not None:
+            raise InvalidRequest(
+                "tool_choice",
+                "tool_choice makes the answer a call, so it cannot have another form too; leave "
+                "out the other, or let tool_choice be auto",
+            )
+        whole = grammar_for_schema(dict(tools.schema), "tools")
+        return await front.grammars.check("tools", whole), None
+    if asked is None and (strict := tools.strict_calls) and not body.use_beam_search:
+        schema, around = strict
+        if tools.format != "hermes" or front.tokenizer.writes(HermesCalls.start):
+            call = grammar_for_schema(schema, "tools")
+            return await front.grammars.check("tools", call), around
+    return asked, None
 
 
 def _reader(

@@ -16,7 +16,8 @@ from octavo.cluster.api.protocol import (
     ToolChoice,
 )
 from octavo.cluster.api.settings import FrontSettings, RequestLimits
-from octavo.cluster.text.forced_calls import CallList, NamedCall, list_schema
+from octavo.cluster.text.forced_calls import CallList, NamedCall, call_schema, list_schema
+from octavo.cluster.text.frames import call_frame
 from octavo.cluster.text.pieces import Reader
 from octavo.cluster.text.pythonic_calls import PythonicCalls
 from octavo.cluster.text.tool_calls import CallReader, HermesCalls, Llama3Calls, ToolFormat
@@ -33,7 +34,8 @@ _FORMATS: dict[ToolFormat, type[CallReader]] = {
 class ToolUse:
     """What a request says of tools. `shown` are those that the model is told of, `schemas` the
     schemas of the arguments of those it may call, by name. With `forced`, the answer is a call of
-    that one; `required`: of any of them; `single`: no more than one."""
+    that one; `required`: of any of them; `single`: no more than one. `strict` are the tools whose
+    calls are to be held to their schemas where the model decides too."""
 
     shown: tuple[dict[str, Any], ...] = ()
     schemas: Mapping[str, dict[str, Any] | None] | None = None
@@ -41,6 +43,7 @@ class ToolUse:
     forced: str | None = None
     single: bool = False
     format: ToolFormat | None = None
+    strict: frozenset[str] = frozenset()
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
@@ -50,6 +53,18 @@ class ToolUse:
         if self.forced is not None:
             return self.schemas[self.forced] or {"type": "object"}
         return list_schema(self.schemas, single=self.single) if self.required else None
+
+    @property
+    def strict_calls(self) -> tuple[dict[str, Any], str] | None:
+        """Where the model decides and some tools are strict: the schema of a call, and the rule of
+        what may stand around calls. None too where calls are not written in JSON."""
+        if self.schemas is None or self.required or self.forced or not self.strict:
+            return None
+        framed = self.format and call_frame(self.format, single=self.single)
+        if not framed:
+            return None
+        held = {name: own if name in self.strict else None for name, own in self.schemas.items()}
+        return call_schema(held, framed[1]), framed[0]
 
     def reader(self) -> Reader | None:
         """For one answer; None where nothing in it is a call."""
@@ -100,6 +115,7 @@ def tool_use(body: ChatRequest, settings: FrontSettings) -> ToolUse:
         forced,
         body.parallel_tool_calls is False,
         settings.tool_call_parser,
+        frozenset(name for name in schemas if functions[name].strict),
     )
 
 

@@ -15,7 +15,20 @@ _ANYTHING: Mapping[str, Any] = {"type": "object"}
 def list_schema(tools: Mapping[str, Mapping[str, Any] | None], *, single: bool) -> dict[str, Any]:
     """For a list of calls of these tools, at least one, as `CallList` reads it. `tools` has the
     schema of each one's arguments by its name."""
-    items = []
+    call = call_schema(tools, "parameters")
+    definitions = call.pop("$defs", None)
+    schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": call}
+    if single:
+        schema["maxItems"] = 1
+    if definitions:
+        schema["$defs"] = definitions
+    return schema
+
+
+def call_schema(tools: Mapping[str, Mapping[str, Any] | None], key: str) -> dict[str, Any]:
+    """For one call of one of these tools, as an object with its name and, as `key`, its
+    arguments."""
+    calls = []
     definitions = {}
     for number, (name, parameters) in enumerate(tools.items()):
         own: Any = parameters or _ANYTHING
@@ -23,17 +36,15 @@ def list_schema(tools: Mapping[str, Mapping[str, Any] | None], *, single: bool) 
         if (moved := _with_root(own, place)) != own:
             definitions[f"tool{number}"] = moved
             own = {"$ref": place}
-        items.append(
+        calls.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "parameters": own},
-                "required": ["name", "parameters"],
+                "properties": {"name": {"const": name}, key: own},
+                "required": ["name", key],
                 "additionalProperties": False,
             }
         )
-    schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": items}}
-    if single:
-        schema["maxItems"] = 1
+    schema: dict[str, Any] = {"anyOf": calls}
     if definitions:
         schema["$defs"] = definitions
     return schema

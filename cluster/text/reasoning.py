@@ -25,6 +25,15 @@ def closes_reasoning(prompt: str) -> bool:
     return prompt.rstrip().endswith(END)
 
 
+def expected_reasoning(kind: ReasoningKind, prompt: str) -> Literal["begun", "possible", "none"]:
+    """What an answer to the prompt begins with."""
+    if opens_reasoning(prompt):
+        return "begun"
+    if closes_reasoning(prompt):
+        return "none"
+    return "begun" if kind == "deepseek_r1" else "possible"
+
+
 class ReasoningReader(Machine):
     """Content pieces are the answer, with white space around the markers left out.
 
@@ -33,11 +42,10 @@ class ReasoningReader(Machine):
     """
 
     def __init__(self, kind: ReasoningKind, prompt: str) -> None:
-        self._begins = opens_reasoning(prompt) or (
-            kind == "deepseek_r1" and not closes_reasoning(prompt)
-        )
+        expected = expected_reasoning(kind, prompt)
+        self._begins = expected == "begun"
         self.reasoning = self._begins
-        self.may_begin = self._begins or not closes_reasoning(prompt)
+        self.may_begin = expected != "none"
         super().__init__()
 
     def _read(self) -> Reading[None]:

@@ -110,6 +110,10 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
+    def writes(self, marker: str) -> bool:
+        """Whether the marker is text like any other, and no special token."""
+        return self._backend.token_to_id(marker) not in self._special_ids
+
     def vocabulary(self) -> Vocabulary:
         """As grammars see it; takes a moment. Raises `InvalidRequest` where they cannot."""
         return Vocabulary(self._backend, self.vocab_size, self._special_ids)

@@ -287,5 +287,8 @@ def test_a_grammar_holds_offline_too(llm: LLM) -> None:
         for answer in llm.generate("An octavo", sampling, use_tqdm=False)[0].outputs:
             assert re.fullmatch("[0-9]{4}-[a-f]{3}", answer.text)
             assert answer.finish_reason == "stop"
+    framed = SamplingParams(grammar=Grammar("regex", "[0-9]{4}", "start: /[xyz]{9}:/ @answer"))
+    (answer,) = llm.generate("An octavo", framed, use_tqdm=False)[0].outputs
+    assert re.fullmatch("[xyz]{9}:[0-9]{4}", answer.text)
     with pytest.raises(InvalidRequest, match="grammar cannot be followed"):
         llm.generate("An octavo", SamplingParams(grammar=Grammar("regex", "(")))
