@@ -28,6 +28,14 @@ REQUESTS, AT_ONCE = 1000, 32
 WORDS = ["An octavo", "a sheet", "folded", "leaves", "é你 好", "😀", "page", "\n", "readers cut"]
 
 
+SHEETS = {
+    "type": "object",
+    "properties": {"leaves": {"enum": [2, 4, 8]}, "of": {"type": "string", "maxLength": 4}},
+    "required": ["leaves"],
+    "additionalProperties": False,
+}
+
+
 @dataclass(frozen=True)
 class Ask:
     """`body` is JSON or what should be; `status` what it must be answered with. A client that
@@ -80,6 +88,7 @@ def kinds(draw: random.Random) -> list[Ask]:
     asks = []
     for _ in range(45):
         asks += [_good_completion(draw), _good_chat(draw)]
+    asks += [_good_response(draw) for _ in range(9)]
     asks += _wrong(draw)
     asks += [
         Ask(ask.path, ask.body, ask.status, leaves=True)
@@ -111,6 +120,7 @@ def _sampling(draw: random.Random) -> dict[str, Any]:
         "cache_salt": draw.choice("ab"),
         "priority": draw.randint(-2, 2),
         "min_tokens": 1,
+        "guided_regex": "[a-z]{2,9}( [0-9]{2})*",
         "some_new_field": {"nobody": ["knows"]},
     }
     for name in draw.sample(list(optional), draw.randint(0, 4)):
@@ -126,7 +136,8 @@ def _good_completion(draw: random.Random) -> Ask:
         fields |= {"logprobs": draw.randint(0, 5), "echo": draw.random() < 0.5}
     if draw.random() < 0.1:
         fields |= {"use_beam_search": True, "best_of": 3, "n": 2, "temperature": 0}
-        fields.pop("stop", None)
+        for name in ("stop", "guided_regex"):
+            fields.pop(name, None)
     elif draw.random() < 0.1:
         fields |= {"best_of": 3, "n": 2, "stream": False}
     return Ask("completions", json.dumps(fields).encode(), 200)
@@ -140,7 +151,19 @@ def _good_chat(draw: random.Random) -> Ask:
     fields = {"messages": turns, **_sampling(draw)}
     if draw.random() < 0.3:
         fields |= {"logprobs": True, "top_logprobs": draw.randint(0, 20)}
+    if draw.random() < 0.2 and "guided_regex" not in fields:
+        function = {"name": "fold", "parameters": SHEETS}
+        fields |= {"tools": [{"type": "function", "function": function}]}
+        fields |= {"tool_choice": "required", "parallel_tool_calls": draw.random() < 0.5}
     return Ask("chat/completions", json.dumps(fields).encode(), 200)
+
+
+def _good_response(draw: random.Random) -> Ask:
+    fields: dict[str, Any] = {"temperature": 0, "max_output_tokens": draw.choice([16, 40])}
+    if draw.random() < 0.5:
+        form = {"type": "json_schema", "name": "sheets", "schema": SHEETS}
+        fields |= {"text": {"format": form}}
+    return Ask("responses", json.dumps({"input": _text(draw), **fields}).encode(), 200)
 
 
 def _wrong(draw: random.Random) -> list[Ask]:
@@ -170,9 +193,12 @@ def told(ask: Ask, answer: httpx.Response) -> Any:
     """What must be the same each time: texts and why they ended, or what was wrong."""
     if ask.status != 200:
         return answer.json()["error"]["message"]
+    if ask.path == "responses":
+        output = answer.json()["output"]
+        return answer.json()["status"], [[part["text"] for part in o["content"]] for o in output]
     if not ask.streamed:
         return [
-            (c["text"] if "text" in c else c["message"]["content"], c["finish_reason"])
+            (c["text"] if "text" in c else _said(c["message"]), c["finish_reason"])
             for c in answer.json()["choices"]
         ]
     *chunks, done = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
@@ -184,7 +210,18 @@ def told(ask: Ask, answer: httpx.Response) -> Any:
         for c in chunk["choices"]
         if c["finish_reason"]
     }
-    return [(joined(read, index), ends[index]) for index in sorted(ends)]
+    deltas = [c for chunk in read for c in chunk["choices"] if "delta" in c]
+    calls = [[_said(c["delta"], "") for c in deltas if c["index"] == index] for index in ends]
+    return [
+        (joined(read, index) or "".join(said), ends[index])
+        for index, said in sorted(zip(ends, calls, strict=True))
+    ]
+
+
+def _said(message: dict[str, Any], content: str = "content") -> str:
+    """Content, or the arguments of all calls."""
+    calls = message.get("tool_calls") or []
+    return message.get(content) or "".join(call["function"]["arguments"] for call in calls)
 
 
 async def ask_all(url: str, asks: list[Ask], at_once: int) -> tuple[list[Any], Counter[int]]:
