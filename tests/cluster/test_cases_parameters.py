@@ -173,9 +173,13 @@ def test_case_17_both_names_of_the_length(server: Server) -> None:
         ("modalities", ["audio"], ["text"]),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(
+def test_what_a_chat_is_not_served_is_refused_by_name(
     server: Server, field: str, refused: Any, harmless: Any
 ) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     assert field in server.refuses({**body, field: refused}, field, "chat/completions")
     assert server.post("chat/completions", {**body, field: harmless}).status_code == 200
+
+
+def test_a_suffix_is_refused(server: Server) -> None:
+    assert "not supported" in server.refuses({"prompt": PROMPT, "suffix": "the end"}, "suffix")
