@@ -37,8 +37,10 @@ class _GatedWorker(Worker):
         return super().execute(raw)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Closed with its module: Playwright keeps an event loop in this thread meanwhile, beside which
+    no other test could run its own."""
     named = os.environ.get("OCTAVO_CHROMIUM")
     path = named or next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
