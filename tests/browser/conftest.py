@@ -54,7 +54,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stage(tiny_model: TinyModel) -> Iterator[Stage]:
     """A server with an admin key and a real model, which can be stopped between two steps."""
     path, allowed = tiny_model(), threading.Semaphore(0)
@@ -128,7 +128,7 @@ def _note(wrong: bool, words: str, faults: list[str]) -> None:
         faults.append(words)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tiny_model: TinyModel) -> Iterator[Server]:
     """One that wants no key."""
     path = tiny_model()

