@@ -21,11 +21,13 @@ SCRAPE_SECONDS = 0.25
 
 
 def require(program: str) -> str:
-    """Its path. Skips the test where it is not installed, and fails it in CI."""
+    """Its path. Skips the test where it is not installed, and fails it in CI, unless that has said
+    that it could not be had."""
     found = shutil.which(program)
     if found is None:
         reason = f"{program} is not installed; `apt-get install prometheus` brings it"
-        if os.environ.get("CI"):
+        without = os.environ.get("OCTAVO_CI_WITHOUT", "")
+        if os.environ.get("CI") and "prometheus" not in without:
             pytest.fail(reason)
         pytest.skip(reason)
     return found
