@@ -38,7 +38,7 @@ class Console:
 Octavo is ready after {self.seconds:.1f} s and serves {model}.
 
   API    {url}/v1
-  pages  {url}/health  {url}/metrics  {url}/
+  pages  {url}/dashboard  {url}/health  {url}/metrics
   try    curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\
            -d '{body}'
   stop   Ctrl-C
@@ -54,7 +54,7 @@ Octavo is ready after {self.seconds:.1f} s and serves {model}.
 Octavo serves {", ".join(models)} after {self.seconds:.1f} s.
 
   API    {url}/v1
-  pages  {url}/health  {url}/metrics  {url}/
+  pages  {url}/dashboard  {url}/health  {url}/metrics
 """,
             file=sys.stderr,
             flush=True,
