@@ -24,7 +24,7 @@ from tests.cluster.serving import serve_engine, settings_for, tiny_engine
 from tests.conftest import TinyModel
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 20_000  # for a machine that is busy
+PATIENCE_MS = 60_000  # for a machine that is busy
 
 
 class _GatedWorker(Worker):

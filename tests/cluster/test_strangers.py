@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 ANSWERED = "vllm:e2e_request_latency_seconds_count"
 
 
+@pytest.mark.timeout(900)  # a thousand requests, perhaps beside other tests
 @pytest.mark.parametrize(("description", "examples"), [("openai", 170), ("octavo", 85)])
 def test_every_answer_is_one_that_was_described(
     server: Server, description: str, examples: int, tmp_path: Path
