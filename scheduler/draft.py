@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from octavo.scheduler.kv_cache import KvCache
 from octavo.scheduler.moves import Moves
 from octavo.scheduler.plan import Add, Append, Fork, Grow, Replace, StepPlan, Work
 from octavo.scheduler.sampling import mix_seed
@@ -28,6 +29,36 @@ class Draft:
     @property
     def left(self) -> int:
         return self.budget - self.tokens
+
+    def extend(self, seq: Sequence, cache: KvCache) -> bool:
+        """A block more for a sequence in the lane, and its token in it. False, and nothing, where
+        it lacks something else, or there is no block."""
+        lane, row = seq.lane, seq.row
+        if lane is None or not (cache.pool.free or seq.reserved):
+            return False
+        assert row is not None
+        start = lane.granted[row]
+        if start != len(seq.table) * cache.block_size or start >= seq.limit - 1:
+            return False
+        self.grow.append(Grow(row, [cache.append_block(seq)]))
+        lane.granted[row] = start + 1
+        lane.extend(seq)
+        self.work.append(Work(row, start, 1, True))
+        self.rows.append(row)
+        self.tokens += 1
+        return True
+
+    def open_block(self, seq: Sequence, cache: KvCache) -> None:
+        """Has the block of a sequence's next token writable."""
+        assert seq.row is not None
+        length = len(seq.table)
+        place = cache.open_block(seq)
+        if place is None:
+            return
+        if place == length:
+            self.grow.append(Grow(seq.row, [seq.table[place]]))
+        else:
+            self.replace.append(Replace(seq.row, place, seq.table[place]))
 
 
 @dataclass(slots=True, frozen=True)

@@ -253,12 +253,18 @@ class KvCache:
             needed += min(count, self.pool.references[block] - 1)
         return needed or None
 
+    def append_block(self, seq: Sequence) -> int:
+        """One block more, which there must be."""
+        block = seq.reserved.pop() if seq.reserved else self.pool.take()
+        seq.table.append(block)
+        return block
+
     def open_block(self, seq: Sequence) -> int | None:
         """Makes the block of the next token writable: the place of one that was added or replaced,
         or None where the sequence has it to itself already."""
         place = seq.granted // self.block_size
         if place == len(seq.table):
-            seq.table.append(seq.reserved.pop() if seq.reserved else self.pool.take())
+            self.append_block(seq)
             return place
         block = seq.table[place]
         if self.pool.references[block] == 1:
@@ -278,10 +284,11 @@ class KvCache:
             self.host.pin(block)
         return twin
 
-    def publish(self, seq: Sequence) -> None:
-        """Makes those blocks findable that confirmed steps have filled."""
+    def publish(self, seq: Sequence, computed: int) -> None:
+        """Makes those blocks findable that confirmed steps have filled: so many tokens of the
+        sequence are computed."""
         chain = seq.hashes(self.block_size)
-        full = seq.computed // self.block_size
+        full = computed // self.block_size
         for place in range(seq.published, full):
             block, name = seq.table[place], chain[place]
             if self.pool.publish(block, name):

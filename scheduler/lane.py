@@ -2,9 +2,10 @@
 
 Most rows of most steps take one token more in a block that they have begun, and come to no end.
 For them, granting and confirming is a little arithmetic on columns that fit a core's cache, where
-the objects of thousands of rows do not: reading those is most of what a step would cost. Everything
-else - a block that fills, an end, a preemption, somebody who looks - takes the row out first, which
-writes what the columns say into its `Sequence`, and goes the general way. A `Sequence` sees to that
+the objects of thousands of rows do not: reading those is most of what a step would cost. At the
+ends of its blocks a row is given another one, or has the content of one published, and stays.
+Everything else - an end, a preemption, somebody who looks - takes the row out first, which writes
+what the columns say into its `Sequence`, and goes the general way. A `Sequence` sees to that
 itself.
 """
 
@@ -42,17 +43,15 @@ class Lane:
         self._block_size = block_size
 
     def enter(self, seq: Sequence) -> None:
-        """Takes a sequence in if it only decodes, and would not have to leave at once."""
-        group, row, granted, computed = seq.group, seq.row, seq.granted, seq.computed
-        until = min(len(seq.table) * self._block_size, seq.limit - 1)
-        if not seq.prompt_len <= granted < until or not group.plain or row is None:
+        """Takes a sequence in if it only decodes, and has a step before its last."""
+        group, row, granted = seq.group, seq.row, seq.granted
+        if not seq.prompt_len <= granted < seq.limit - 1 or not group.plain or row is None:
             return
         if len(seq.tokens) + seq.pending != granted + 1:
             return
-        self.granted[row], self.grants[row] = granted, until - granted
-        # The result that fills a block, or that brings the last token, is not taken here.
-        bound = min((seq.published + 1) * self._block_size, seq.limit - 1)
-        self.results[row] = self._results[row] = max(0, bound - computed - 1)
+        self.granted[row] = granted
+        self.extend(seq)
+        self._count_results(seq, row, seq.computed)
         self.ids[row], self.cached[row] = group.id, group.cached
         for token in seq.stop:
             self.stops[token] += 1
@@ -62,11 +61,8 @@ class Lane:
         """Gives a sequence back what is its own."""
         row = seq.row
         assert row is not None
+        self.settle(seq)
         seq.lane = None
-        place, taken = row * self._block_size, self._results[row] - self.results[row]
-        place += self.results[row]
-        seq.tokens.extend(reversed(self.tokens[place : place + taken]))
-        seq.computed += taken
         seq.granted = granted = self.granted[row]
         seq.pending = granted + 1 - len(seq.tokens)
         self.grants[row] = self.results[row] = 0
@@ -74,3 +70,39 @@ class Lane:
             self.stops[token] -= 1
             if not self.stops[token]:
                 del self.stops[token]
+
+    def extend(self, seq: Sequence) -> None:
+        """A sequence's table is as long as it is now. Its last token is never granted."""
+        row = seq.row
+        assert row is not None
+        until = min(len(seq.table) * self._block_size, seq.limit - 1)
+        self.grants[row] = max(0, until - self.granted[row])
+
+    def settle(self, seq: Sequence) -> None:
+        """Tells a sequence of the results that have come."""
+        row = seq.row
+        assert row is not None
+        place, left = row * self._block_size, self.results[row]
+        seq.receive(self.tokens[place + left : place + self._results[row]][::-1])
+        self._results[row] = left
+
+    def fill(self, seq: Sequence, token: int) -> int | None:
+        """Takes in a result that fills a block: how many tokens of the sequence are computed now.
+        None, and nothing, where this is another one, or the last. `publish` is to follow."""
+        self.settle(seq)
+        known, computed = seq.received()
+        bound = (seq.published + 1) * self._block_size
+        if computed + 1 != bound or known + 1 >= seq.limit:
+            return None
+        seq.receive(array("I", [token]))
+        return bound
+
+    def filled(self, seq: Sequence, computed: int) -> None:
+        """A block was published: how many results may come from here on."""
+        assert seq.row is not None
+        self._count_results(seq, seq.row, computed)
+
+    def _count_results(self, seq: Sequence, row: int, computed: int) -> None:
+        # The result that fills a block, or that brings the last token, takes more than a glance.
+        bound = min((seq.published + 1) * self._block_size, seq.limit - 1)
+        self.results[row] = self._results[row] = max(0, bound - computed - 1)

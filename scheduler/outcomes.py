@@ -36,11 +36,13 @@ class Outcomes:
             choice, found = None, None
             if row < 0:
                 row = ~row
-            elif (place := more[row]) and row not in left and not errors:
-                token = tokens[chosen]
-                if token not in stops:
+            elif row not in left and not errors and (token := tokens[chosen]) not in stops:
+                if place := more[row]:
                     more[row] = place = place - 1
                     recent[row * size + place] = token
+                elif not self._fill(seated[row], token):
+                    place = -1
+                if place >= 0:
                     events.append(
                         TokenEvent(ids[row], [token], None, None, None, None, cached[row])
                     )
@@ -85,12 +87,24 @@ class Outcomes:
                 events += self._step_beams(group, rows, now)
         return events
 
+    def _fill(self, seq: Sequence | None, token: int) -> bool:
+        """Takes a result that fills the block of a row in the lane; False if it does not."""
+        if seq is None or seq.lane is None:
+            return False
+        computed = seq.lane.fill(seq, token)
+        if computed is None:
+            return False
+        self._cache.publish(seq, computed)
+        if seq.lane is not None:  # nobody looked at it
+            seq.lane.filled(seq, computed)
+        return True
+
     def _confirm(self, seq: Sequence, work: Work, scores: list[Logprob] | None) -> None:
         seq.computed = work.start + work.count
         if scores is not None:
             seq.take_prompt_logprobs(scores)
         if seq.computed >= (seq.published + 1) * self._cache.block_size:
-            self._cache.publish(seq)
+            self._cache.publish(seq, seq.computed)
 
     def _continue(
         self, seq: Sequence, token: int, logprob: Logprob | None, now: float

@@ -20,7 +20,7 @@ from octavo.scheduler.group import Group
 from octavo.scheduler.kv_cache import KvCache, Seating
 from octavo.scheduler.moves import Moves
 from octavo.scheduler.outcomes import Outcomes
-from octavo.scheduler.plan import Grow, Replace, StepPlan, StepResult, Work
+from octavo.scheduler.plan import StepPlan, StepResult, Work
 from octavo.scheduler.preemption import Decision, Preemption
 from octavo.scheduler.rates import Rates
 from octavo.scheduler.refusal import refuse_impossible
@@ -229,6 +229,8 @@ class Scheduler:
     def _continue_group(self, draft: Draft, at: int, lacking: list[Group]) -> bool:
         """The same for one request; False, and nothing, where it or another had to make room."""
         group = self.roster.running[at]
+        if (only := group.only) is not None and draft.extend(only, self.cache):
+            return True
         ready = group.ready()
         needed = self.cache.blocks_needed(group, ready) if ready else None
         if needed is not None:
@@ -236,23 +238,12 @@ class Scheduler:
                 self._preemption.make_room(at)
                 return False
             for seq in ready:
-                self._open_block(draft, seq)
+                draft.open_block(seq, self.cache)
         for seq in ready:
             self._grant(draft, seq, 1)
         if len(ready) < group.width:
             lacking.append(group)
         return True
-
-    def _open_block(self, draft: Draft, seq: Sequence) -> None:
-        assert seq.row is not None
-        length = len(seq.table)
-        place = self.cache.open_block(seq)
-        if place is None:
-            return
-        if place == length:
-            draft.grow.append(Grow(seq.row, [seq.table[place]]))
-        else:
-            draft.replace.append(Replace(seq.row, place, seq.table[place]))
 
     def _continue_prefill(self, draft: Draft, group: Group, least: int = 2) -> None:
         """Known tokens for sequences that lack `least` or more, whose blocks are there already."""

@@ -98,6 +98,15 @@ class Sequence:
         if self.lane is not None:
             self.lane.leave(self)
 
+    def receive(self, tokens: array[int]) -> None:
+        """Tokens that came while it was in the lane, each with the one before it computed."""
+        self._tokens.extend(tokens)
+        self._computed += len(tokens)
+
+    def received(self) -> tuple[int, int]:
+        """Tokens known and computed, as far as the lane has told."""
+        return len(self._tokens), self._computed
+
     @property
     def tokens(self) -> array[int]:
         if self.lane is not None:
@@ -179,6 +188,8 @@ class Sequence:
 
     def hashes(self, block_size: int) -> list[bytes]:
         """Names of all full blocks of the known tokens, computed once."""
-        if (len(self.chain) + 1) * block_size <= len(self.tokens):
-            extend_chain(self.chain, self.group.root, self.tokens, block_size)
+        if self.lane is not None:
+            self.lane.settle(self)
+        if (len(self.chain) + 1) * block_size <= len(self._tokens):
+            extend_chain(self.chain, self.group.root, self._tokens, block_size)
         return self.chain

@@ -286,11 +286,11 @@ class Simulation:
         ]
         return len(waiting) == len(holders) - 1
 
-    def _note_and_publish(self, seq: Sequence) -> None:
+    def _note_and_publish(self, seq: Sequence, computed: int) -> None:
         size = self.config.block_size
-        for place, name in enumerate(seq.hashes(size)):
-            self._contents[name] = seq.tokens[place * size : (place + 1) * size].tolist()
-        self._publish(seq)
+        for place, name in enumerate(seq.hashes(size)):  # not `tokens`: it stays in the lane
+            self._contents[name] = seq._tokens[place * size : (place + 1) * size].tolist()
+        self._publish(seq, computed)
 
     def check_published(self) -> None:
         """Every findable block, on either tier, holds what its name says."""

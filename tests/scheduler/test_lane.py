@@ -31,15 +31,49 @@ def step(of: Scheduler, token: int = 7) -> list[TokenEvent]:
     return of.update(StepResult(plan.step, [token] * sum(w.sample for w in plan.work)), 0.0)
 
 
-def test_a_row_is_in_it_between_the_ends_of_its_blocks() -> None:
+def test_a_row_is_in_it_from_its_prompt_to_its_last_step() -> None:
     of = scheduler()
-    of.add(request("r", [1, 2, 3], 20), 0.0)
-    inside = []
-    for _ in range(9):
+    of.add(request("r", [1, 2, 3], 10), 0.0)
+    inside, published, tables = [], [], []
+    while of.groups:
+        seq = only(of)
         step(of)
-        inside.append(only(of).lane is not None)
-    # Three tokens are computed first; a full block leaves nothing to be granted without another.
-    assert inside == [True, False, True, True, True, False, True, True, True]
+        inside.append(seq.lane is not None)
+        published.append(seq.published)
+        tables.append(len(seq.table))
+    # Three tokens are computed first; the last one is never computed.
+    assert inside == [True] * 9 + [False]
+    assert published[:-1] == [0, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert tables[:-1] == [1, 1, 2, 2, 2, 2, 3, 3, 3]
+
+
+def test_blocks_that_fill_in_it_are_found_by_what_they_hold() -> None:
+    of = scheduler()
+    of.add(request("r", [1, 2, 3], 10), 0.0)
+    tokens = [step(of, token)[0].tokens[0] for token in range(20, 30)]
+    known = [1, 2, 3, *tokens]
+    of.add(request("again", known, 1), 0.0)
+    assert step(of)[0].cached_tokens == 12
+    other = [*known[:9], 99, *known[10:]]
+    of.add(request("other", other, 1), 0.0)
+    assert step(of)[0].cached_tokens == 8
+
+
+def test_without_a_block_a_row_in_it_makes_room_as_any_other() -> None:
+    config = SchedulerConfig(max_model_len=64, block_size=BLOCK, max_num_seqs=4)
+    of = Scheduler(config, Capacity(17, BLOCK))
+    for name in ("first", "second"):
+        of.add(request(name, [1, 2, 3], 40, salt=name), 0.0)
+    preemptions = []
+    for _ in range(60):
+        step(of)
+        preemptions.append(of.counters.preemptions)
+        if not of.groups[1:]:
+            break
+    assert preemptions[-1] > 0
+    while of.groups:
+        step(of)
+    assert of.cache.pool.used == 0 and not of.roster.lane.stops
 
 
 def test_whoever_looks_takes_it_out_and_sees_what_is_true() -> None:
