@@ -32,7 +32,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +73,7 @@ class Watch:
     running: list[int] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def take(self, events: list[TokenEvent]) -> None:
+    def take(self, events: Iterable[TokenEvent]) -> None:
         """The events of one step."""
         now = time.monotonic()
         for event in events:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from octavo.scheduler.config import SchedulerConfig
+from octavo.scheduler.events import StepEvents
 from octavo.scheduler.plan import decode_result, encode
-from octavo.scheduler.request import Request, TokenEvent
+from octavo.scheduler.request import Request
 from octavo.scheduler.sampling import SamplingParams
 from octavo.scheduler.scheduler import Scheduler
 from octavo.workers.member import Member
@@ -39,7 +40,7 @@ class Driver:
         for request in requests:
             self.scheduler.add(request, time.monotonic())
 
-    def step(self) -> list[TokenEvent]:
+    def step(self) -> StepEvents:
         """Plans, computes, and takes the result in. Raises `RuntimeError` where requests are live
         and nothing can be planned for them."""
         plan = self.scheduler.schedule(time.monotonic())

@@ -25,6 +25,7 @@ from octavo.cluster.picture import Look, Painter
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import EngineDead, OutOfStep
+from octavo.scheduler.events import StepEvents
 from octavo.scheduler.introspection import describe_blocks
 from octavo.scheduler.plan import StepPlan, decode_result, encode
 from octavo.scheduler.request import Finish, Request, TokenEvent
@@ -32,7 +33,7 @@ from octavo.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[list[TokenEvent]], None]
+Emit = Callable[[StepEvents], None]
 Begin = Callable[[list[str]], None]
 Clock = Callable[[], float]
 
@@ -239,4 +240,5 @@ class Engine:
             self._driven.abort(request_id)
         self._settle(idle=True)
         if lost:
-            self._emit([TokenEvent(name, [], Finish.ABORT, error=reason) for name in lost])
+            aborted = [TokenEvent(name, [], Finish.ABORT, error=reason) for name in lost]
+            self._emit(StepEvents(aborted))

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from octavo.cluster.first_tokens import FirstTokens
 from octavo.cluster.stats import EngineStats, Measured
+from octavo.scheduler.events import StepEvents
 from octavo.scheduler.group import Group
 from octavo.scheduler.introspection import describe_queue
-from octavo.scheduler.request import Finish, TokenEvent
+from octavo.scheduler.request import Finish
 from octavo.scheduler.scheduler import Scheduler
 
 BLOCK_EVENTS = 1024  # that may pile up before
@@ -31,11 +32,17 @@ class Observer:
         """A request was queued."""
         self._first.arrived(request_id, now)
 
-    def record(self, events: list[TokenEvent], now: float) -> None:
+    def record(self, events: StepEvents, now: float) -> None:
         """Takes in one step: its events, then the requests that it ended."""
         self._steps += 1
         measured, last_token = self._measured, self._last_token
-        for event in events:
+        measured.generation_tokens += len(events.names)
+        for name in events.names:  # these had a token before
+            sample = name, 0
+            if sample in last_token:
+                measured.inter_token_latency.observe(now - last_token[sample])
+            last_token[sample] = now
+        for event in events.others:
             name = event.request_id
             if not event.tokens:
                 continue

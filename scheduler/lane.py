@@ -33,7 +33,6 @@ class Lane:
         self.granted = [0] * (num_rows + 1)
         self.grants = [0] * (num_rows + 1)
         self.results = [0] * (num_rows + 1)
-        self.cached = [0] * (num_rows + 1)  # as in `TokenEvent`
         self.ids = [""] * (num_rows + 1)  # of the requests
         self.stops = Counter[int]()  # tokens that would end a row, and how many rows
         # Room for the tokens that come, a block for each row, filled from its end: where another
@@ -52,7 +51,7 @@ class Lane:
         self.granted[row] = granted
         self.extend(seq)
         self._count_results(seq, row, seq.computed)
-        self.ids[row], self.cached[row] = group.id, group.cached
+        self.ids[row] = group.id
         for token in seq.stop:
             self.stops[token] += 1
         seq.lane = self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo.scheduler.counters import Counters
 from octavo.scheduler.draft import Flight
+from octavo.scheduler.events import StepEvents
 from octavo.scheduler.group import Group
 from octavo.scheduler.kv_cache import KvCache
 from octavo.scheduler.plan import StepResult, Work
@@ -20,18 +21,18 @@ class Outcomes:
         self._cache = cache
         self._counters = counters
 
-    def take(self, flight: Flight, result: StepResult, now: float) -> list[TokenEvent]:
+    def take(self, flight: Flight, result: StepResult, now: float) -> StepEvents:
         """One event for each sample that the step moved."""
         assert flight.step == result.step, f"result {result.step} for plan {flight.step}"
-        events: list[TokenEvent] = []
+        moved = StepEvents([], [], [])
+        events, names, fresh = moved.others, moved.names, moved.tokens
         beams: dict[Group, list[Candidates]] = {}
         tokens, logprobs, candidates = result.tokens, result.logprobs, iter(result.candidates)
         counters, works, left = self._counters, flight.draft.work, flight.left
         errors, scores = result.errors, result.prompt_logprobs
         lane, seated, size = self._roster.lane, self._roster.seated, self._cache.block_size
         more, stops, recent = lane.results, lane.stops, lane.tokens
-        ids, cached = lane.ids, lane.cached
-        chosen = in_lane = 0
+        ids, chosen = lane.ids, 0
         for index, row in enumerate(flight.draft.rows):
             choice, found = None, None
             if row < 0:
@@ -43,11 +44,9 @@ class Outcomes:
                 elif not self._fill(seated[row], token):
                     place = -1
                 if place >= 0:
-                    events.append(
-                        TokenEvent(ids[row], [token], None, None, None, None, cached[row])
-                    )
+                    names.append(ids[row])
+                    fresh.append(token)
                     chosen += 1
-                    in_lane += 1
                     continue
             work, seq = works[index], left.get(row) or seated[row]
             assert seq is not None
@@ -81,11 +80,11 @@ class Outcomes:
             elif seq.limit == seq.prompt_len == seq.computed:
                 events += self._score(seq, now)
         assert chosen == len(tokens)
-        counters.computed += in_lane
+        counters.computed += len(names)
         for group, rows in beams.items():
             if group.finish is None:
                 events += self._step_beams(group, rows, now)
-        return events
+        return moved
 
     def _fill(self, seq: Sequence | None, token: int) -> bool:
         """Takes a result that fills the block of a row in the lane; False if it does not."""

@@ -73,7 +73,8 @@ class TokenEvent(msgspec.Struct, array_like=True, gc=False):
 
     `logprobs` has one entry a token where they were asked for. `prompt_logprobs` comes once, with
     one entry a prompt token, the first being None. `cached_tokens` counts prompt tokens that were
-    found in the prefix cache at first admission; recomputing after preemption is not a hit.
+    found in the prefix cache at first admission; recomputing after preemption is not a hit. It is
+    told with the first event of a sample, and may be 0 in later ones.
     """
 
     request_id: str

@@ -1,6 +1,6 @@
 """Decides, step by step, who computes what. Pure policy: no I/O and no clock.
 
-    schedule(now) -> StepPlan      workers execute it      update(StepResult, now) -> TokenEvents
+    schedule(now) -> StepPlan      workers execute it      update(StepResult, now) -> StepEvents
 
 One rule moves everything: a sequence has tokens known and tokens computed, and a step closes the
 gap within a budget of tokens (vLLM's unified scheduling; chunked prefill is Sarathi's). Several
@@ -16,6 +16,7 @@ from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.counters import Counters
 from octavo.scheduler.draft import Draft, Flight, RowChanges, birth
 from octavo.scheduler.errors import InvalidRequest, QueueFull
+from octavo.scheduler.events import StepEvents
 from octavo.scheduler.group import Group
 from octavo.scheduler.kv_cache import KvCache, Seating
 from octavo.scheduler.moves import Moves
@@ -24,7 +25,7 @@ from octavo.scheduler.plan import StepPlan, StepResult, Work
 from octavo.scheduler.preemption import Decision, Preemption
 from octavo.scheduler.rates import Rates
 from octavo.scheduler.refusal import refuse_impossible
-from octavo.scheduler.request import Finish, Request, TokenEvent
+from octavo.scheduler.request import Finish, Request
 from octavo.scheduler.roster import Roster
 from octavo.scheduler.sampling import mix_seed
 from octavo.scheduler.sequence import Sequence
@@ -366,7 +367,7 @@ class Scheduler:
 
     # Taking a result in
 
-    def update(self, result: StepResult, now: float) -> list[TokenEvent]:
+    def update(self, result: StepResult, now: float) -> StepEvents:
         """What came of the oldest plan in flight, one event for each sample it moved."""
         flight = self.roster.flights[0]
         self.rates.observe_step(flight, result)

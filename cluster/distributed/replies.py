@@ -23,7 +23,8 @@ from octavo.cluster.distributed.wire import (
 )
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.digest import Publisher
-from octavo.scheduler.request import Finish, Request, TokenEvent
+from octavo.scheduler.events import StepEvents
+from octavo.scheduler.request import Finish, Request
 
 LEASE_SECONDS = 10.0
 
@@ -53,6 +54,13 @@ class _Open:
         self.live.discard(index)
         if not self.live:
             self.ended.set()
+
+
+def _part(parts: dict[str, StepEvents], address: str) -> StepEvents:
+    """That of an ingress, which may be its first."""
+    if (part := parts.get(address)) is None:
+        part = parts[address] = StepEvents([], [], [])
+    return part
 
 
 class Replies:
@@ -108,20 +116,25 @@ class Replies:
         for address, part in by_address.items():
             self._send(address, Begun(part))
 
-    def emit(self, events: list[TokenEvent]) -> None:
+    def emit(self, events: StepEvents) -> None:
         """All events of one step."""
-        by_address: dict[str, list[TokenEvent]] = {}
-        for event in events:
+        parts: dict[str, StepEvents] = {}
+        for name, token in zip(events.names, events.tokens, strict=True):
+            if (entry := self._open.get(name)) is not None:
+                part = _part(parts, entry.address)
+                part.names.append(name)
+                part.tokens.append(token)
+        for event in events.others:
             entry = self._open.get(event.request_id)
             if entry is None:
                 continue  # cancelled meanwhile
             self._work_off(entry)
-            by_address.setdefault(entry.address, []).append(event)
+            _part(parts, entry.address).others.append(event)
             if event.finish in (Finish.ABORT, Finish.ERROR):
                 entry.ended.set()
             elif event.finish is not None:
                 entry.end(event.index)
-        for address, part in by_address.items():
+        for address, part in parts.items():
             self._send(address, Tokens(part))
 
     def publish(self, publisher: Publisher) -> None:

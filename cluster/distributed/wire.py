@@ -14,13 +14,14 @@ from octavo.scheduler.errors import (
     QueueFull,
     RequestFailed,
 )
-from octavo.scheduler.request import Request, TokenEvent
+from octavo.scheduler.events import StepEvents
+from octavo.scheduler.request import Request
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """All new tokens of one step of one replica, for one ingress."""
 
-    events: list[TokenEvent]
+    events: StepEvents
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -36,8 +36,9 @@ from octavo.cluster.journal.records import (
 from octavo.cluster.journal.settings import JournalSettings
 from octavo.cluster.journal.state import freeze
 from octavo.cluster.journal.writer import Writer
+from octavo.scheduler.events import StepEvents
 from octavo.scheduler.plan import StepPlan, StepResult
-from octavo.scheduler.request import Request, TokenEvent
+from octavo.scheduler.request import Request
 from octavo.scheduler.scheduler import Scheduler
 
 CHUNK_RECORDS = 128
@@ -53,7 +54,7 @@ class Driven(Protocol):
     def abort(self, request_id: str, index: int | None = None) -> bool: ...
     def reset_prefix_cache(self) -> None: ...
     def schedule(self, now: float) -> StepPlan | None: ...
-    def update(self, result: StepResult, now: float) -> list[TokenEvent]: ...
+    def update(self, result: StepResult, now: float) -> StepEvents: ...
     def resync(self) -> StepPlan: ...
 
 
@@ -104,7 +105,7 @@ class Recorder:
             self._notes.append(Planned(now, plan))
         return plan
 
-    def update(self, result: StepResult, now: float) -> list[TokenEvent]:
+    def update(self, result: StepResult, now: float) -> StepEvents:
         self._notes.append(Result(now, result))
         return self._scheduler.update(result, now)
 

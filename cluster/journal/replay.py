@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Turn:
     record: Record
     step: int  # the number of the plan, or that of the next
     plan: StepPlan | None = None
-    events: list[TokenEvent] = field(default_factory=list)
+    events: Iterable[TokenEvent] = ()
     decisions: list[Decision] = field(default_factory=list)
     difference: str | None = None
 

@@ -33,6 +33,7 @@ from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.digest import Digest
 from octavo.scheduler.errors import EngineDead, QueueFull, RequestFailed
+from octavo.scheduler.events import StepEvents
 from octavo.scheduler.hashing import extend_chain, root_hash
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.sampling import SamplingParams
@@ -161,7 +162,10 @@ def run(test):
 def test_tokens_come_by_mail_and_the_call_is_left_to_end():
     async def test(world):
         task = await world.asked("a", "r")
-        world.send(Tokens([TokenEvent("a", [5])]), Tokens([TokenEvent("a", [6], Finish.STOP)]))
+        world.send(
+            Tokens(StepEvents([TokenEvent("a", [5])])),
+            Tokens(StepEvents([TokenEvent("a", [6], Finish.STOP)])),
+        )
         assert await task == [5, 6]
         assert not world.call(0).cancelled and not world.client._live
 
@@ -190,7 +194,7 @@ def test_a_replica_that_says_that_it_is_dead_is_believed():
     async def test(world):
         await world.hear("r")
         task = await world.asked("a", "r")
-        world.send(Tokens([TokenEvent("a", [5])]), snapshot("r", "rank 1 died"))
+        world.send(Tokens(StepEvents([TokenEvent("a", [5])])), snapshot("r", "rank 1 died"))
         error = await lost(task)
         assert (error.message, error.replica) == ("rank 1 died", "r")
         assert world.client.fault() == "no replica is up; the last one's reason: rank 1 died"
@@ -201,7 +205,7 @@ def test_a_replica_that_says_that_it_is_dead_is_believed():
 def test_a_dropped_request_names_the_replica_that_had_taken_it():
     async def test(world):
         task = await world.asked("a", "r")
-        world.send(Tokens([TokenEvent("a", [], Finish.ABORT, error="rank 1 died")]))
+        world.send(Tokens(StepEvents([TokenEvent("a", [], Finish.ABORT, error="rank 1 died")])))
         error = await lost(task)
         assert (error.message, error.replica) == ("rank 1 died", "r")
 
@@ -323,7 +327,7 @@ def test_late_tokens_of_a_lost_attempt_go_nowhere():
         world.call(0).outcome.set_exception(ActorDiedError())
         await lost(task)
         again = await world.asked("a~1", "s")
-        world.send(Tokens([TokenEvent("a", [5]), TokenEvent("a~1", [6], Finish.STOP)]))
+        world.send(Tokens(StepEvents([TokenEvent("a", [5]), TokenEvent("a~1", [6], Finish.STOP)])))
         assert await again == [6]
 
     run(test)
@@ -338,7 +342,7 @@ def test_an_ingress_that_was_away_itself_reads_its_mail_first(monkeypatch):
         time.sleep(1.2)  # nothing else runs meanwhile
         await asyncio.sleep(0.3)
         assert not task.done()
-        world.send(Tokens([TokenEvent("a", [5], Finish.STOP)]))
+        world.send(Tokens(StepEvents([TokenEvent("a", [5], Finish.STOP)])))
         assert await task == [5]
 
     run(test)

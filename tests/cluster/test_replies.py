@@ -35,6 +35,7 @@ from octavo.scheduler.errors import (
     QueueFull,
     RequestFailed,
 )
+from octavo.scheduler.events import StepEvents
 from octavo.scheduler.kv_cache import KvCache
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.sampling import SamplingParams
@@ -127,9 +128,12 @@ def test_a_step_is_one_message_an_ingress():
             for request, inbox in (("a", 0), ("b", 1), ("c", 0)):
                 world.replies.open(asking(request), world.inboxes[inbox].address)
             events = [TokenEvent(name, [index]) for index, name in enumerate("abcd")]
-            world.replies.emit(events)
-            assert await world.next(0) == Tokens([events[0], events[2]])
-            assert await world.next(1) == Tokens([events[1]])
+            world.replies.emit(StepEvents(events))
+            assert await world.next(0) == Tokens(StepEvents([events[0], events[2]]))
+            assert await world.next(1) == Tokens(StepEvents([events[1]]))
+            world.replies.emit(StepEvents(events[:1], list("dcb"), [4, 5, 6]))
+            assert await world.next(0) == Tokens(StepEvents(events[:1], ["c"], [5]))
+            assert await world.next(1) == Tokens(StepEvents([], ["b"], [6]))
 
     run(test())
 
@@ -168,9 +172,9 @@ def test_an_ingress_hears_first_who_has_taken_its_request():
     async def test():
         async with World() as world:
             world.replies.open(asking("a"), world.inboxes[0].address)
-            world.replies.emit([TokenEvent("a", [1])])
+            world.replies.emit(StepEvents([TokenEvent("a", [1])]))
             assert await world.receive(0) == Taken("r", "a")
-            assert await world.receive(0) == Tokens([TokenEvent("a", [1])])
+            assert await world.receive(0) == Tokens(StepEvents([TokenEvent("a", [1])]))
 
     run(test())
 
@@ -180,7 +184,7 @@ def test_a_resumed_request_has_ended_with_its_last_live_sample():
         async with World() as world:
             item = msgspec.structs.replace(asking("a", 3), resumed=[None, [5], None])
             ended = world.replies.open(item, world.inboxes[0].address)
-            world.replies.emit([TokenEvent("a", [1], Finish.STOP, index=1)])
+            world.replies.emit(StepEvents([TokenEvent("a", [1], Finish.STOP, index=1)]))
             assert ended.is_set()
 
     run(test())
@@ -202,9 +206,9 @@ def test_the_last_event_ends_the_wait():
     async def test():
         async with World() as world:
             ended = world.replies.open(asking("a"), world.inboxes[0].address)
-            world.replies.emit([TokenEvent("a", [1])])
+            world.replies.emit(StepEvents([TokenEvent("a", [1])]))
             assert not ended.is_set()
-            world.replies.emit([TokenEvent("a", [2], Finish.STOP)])
+            world.replies.emit(StepEvents([TokenEvent("a", [2], Finish.STOP)]))
             assert ended.is_set()
 
     run(test())
@@ -214,15 +218,15 @@ def test_the_wait_lasts_until_every_sample_has_ended_or_was_given_up():
     async def test():
         async with World() as world:
             ended = world.replies.open(asking("a", 3), world.inboxes[0].address)
-            world.replies.emit([TokenEvent("a", [1], Finish.STOP, index=1)])
-            world.replies.emit([TokenEvent("a", [1], Finish.STOP, index=1)])
+            world.replies.emit(StepEvents([TokenEvent("a", [1], Finish.STOP, index=1)]))
+            world.replies.emit(StepEvents([TokenEvent("a", [1], Finish.STOP, index=1)]))
             world.replies.give_up("a", 2)
             world.replies.give_up("elsewhere", 0)
             assert not ended.is_set()
-            world.replies.emit([TokenEvent("a", [1], Finish.LENGTH, index=0)])
+            world.replies.emit(StepEvents([TokenEvent("a", [1], Finish.LENGTH, index=0)]))
             assert ended.is_set()
             ended = world.replies.open(asking("b", 2), world.inboxes[0].address)
-            world.replies.emit([TokenEvent("b", [], Finish.ERROR, error="x")])
+            world.replies.emit(StepEvents([TokenEvent("b", [], Finish.ERROR, error="x")]))
             assert ended.is_set(), "a fault ends all samples"
 
     run(test())
@@ -234,8 +238,8 @@ def test_a_closed_request_gets_nothing_more():
             world.replies.open(asking("a"), world.inboxes[0].address)
             world.replies.open(asking("b"), world.inboxes[0].address)
             world.replies.close("a")
-            world.replies.emit([TokenEvent("a", [1]), TokenEvent("b", [2])])
-            assert await world.next(0) == Tokens([TokenEvent("b", [2])])
+            world.replies.emit(StepEvents([TokenEvent("a", [1]), TokenEvent("b", [2])]))
+            assert await world.next(0) == Tokens(StepEvents([TokenEvent("b", [2])]))
 
     run(test())
 
@@ -312,7 +316,7 @@ def test_a_lost_reader_has_its_requests_aborted_after_the_step(monkeypatch):
         async with World() as world:
             world.replies.open(asking("a"), NOBODY)
             for _ in range(1000):
-                world.replies.emit([TokenEvent("a", [1])])
+                world.replies.emit(StepEvents([TokenEvent("a", [1])]))
             assert world.aborted == [], "never from within a step"
             await asyncio.sleep(0)
             assert world.aborted == ["a"]
@@ -380,8 +384,8 @@ def test_the_backlog_is_what_waits_for_a_first_event():
             for name, work in (("a", 100), ("b", 20), ("c", 3)):
                 replies.open(asking(name), address, work)
             assert replies.backlog == 123
-            replies.emit([TokenEvent("a", [1])])
-            replies.emit([TokenEvent("a", [2], Finish.STOP)])
+            replies.emit(StepEvents([TokenEvent("a", [1])]))
+            replies.emit(StepEvents([TokenEvent("a", [2], Finish.STOP)]))
             assert replies.backlog == 23
             replies.close("b")  # it was cancelled
             replies.close("a")

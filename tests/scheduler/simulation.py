@@ -166,7 +166,7 @@ class Simulation:
 
     def receive(self) -> list[TokenEvent]:
         """Takes the oldest result in."""
-        events = self.scheduler.update(decode_result(self.flights.popleft()), self.now)
+        events = list(self.scheduler.update(decode_result(self.flights.popleft()), self.now))
         check(self.scheduler)
         for event in events:
             name = event.request_id

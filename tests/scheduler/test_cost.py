@@ -24,7 +24,8 @@ FEW, MANY = 32, 512
 def step(scheduler: Scheduler) -> list[TokenEvent]:
     plan = scheduler.schedule(0.0)
     assert plan is not None
-    return scheduler.update(StepResult(plan.step, [7] * sum(w.sample for w in plan.work)), 0.0)
+    result = StepResult(plan.step, [7] * sum(w.sample for w in plan.work))
+    return list(scheduler.update(result, 0.0))
 
 
 def steps(scheduler: Scheduler) -> None:

@@ -28,7 +28,7 @@ def only(of: Scheduler) -> Sequence:
 def step(of: Scheduler, token: int = 7) -> list[TokenEvent]:
     plan = of.schedule(0.0)
     assert plan is not None
-    return of.update(StepResult(plan.step, [token] * sum(w.sample for w in plan.work)), 0.0)
+    return list(of.update(StepResult(plan.step, [token] * sum(w.sample for w in plan.work)), 0.0))
 
 
 def test_a_row_is_in_it_from_its_prompt_to_its_last_step() -> None:
@@ -121,7 +121,7 @@ def test_an_error_ends_a_row_that_is_in_it() -> None:
     step(of)
     plan = of.schedule(0.0)
     assert plan is not None
-    events = of.update(StepResult(plan.step, [7, 7], errors={0: "not a number"}), 0.0)
+    events = list(of.update(StepResult(plan.step, [7, 7], errors={0: "not a number"}), 0.0))
     assert [event.finish for event in events] == [Finish.ERROR, None]
     assert [event.request_id for event in step(of)] == ["two"]
 
