@@ -41,8 +41,8 @@ def decoding(running: int, *, blocks: int = 8 * MANY, waiting: int = 0) -> Sched
         max_model_len=1024,
         block_size=BLOCK,
         max_num_seqs=running,
-        max_num_batched_tokens=8 * MANY,
-        max_num_queued_reqs=2 * MANY,
+        max_num_batched_tokens=8 * max(MANY, running),
+        max_num_queued_reqs=2 * max(MANY, running),
         watermark_low=0,
         watermark_high=0,
     )
@@ -72,6 +72,11 @@ def test_a_step_costs_in_proportion_to_its_rows() -> None:
     few, many = cost_of_steps(decoding(FEW)), cost_of_steps(decoding(MANY))
     assert many < few * MANY / FEW
     assert many < 600 * BLOCK * MANY
+
+
+def test_it_does_so_up_to_thousands_of_rows_and_a_million_blocks() -> None:
+    many = cost_of_steps(decoding(4096, blocks=1_000_000))
+    assert many < cost_of_steps(decoding(256)) * 4096 / 256
 
 
 def test_a_step_costs_the_same_however_large_the_pool() -> None:
@@ -137,17 +142,19 @@ def test_samples_are_seated_at_a_cost_in_proportion_to_their_number() -> None:
     assert cost_of_seating(64) < 4.2 * cost_of_seating(16)
 
 
-def test_a_step_leaves_the_garbage_collector_hardly_more_than_the_tokens_of_each_event() -> None:
+def test_a_step_leaves_the_garbage_collector_nothing_but_the_blocks_that_it_began() -> None:
     scheduler = decoding(MANY)
     gc.disable()
     try:
         before = len(gc.get_objects())
-        events = step(scheduler)
+        plan = scheduler.schedule(0.0)
+        assert plan is not None
+        events = scheduler.update(StepResult(plan.step, [7] * len(plan.work)), 0.0)
         added = len(gc.get_objects()) - before
     finally:
         gc.enable()
     assert len(events) == MANY
-    assert added < (1 + 1 / BLOCK) * MANY + 50  # of the blocks that were added, each is in a list
+    assert added < MANY / BLOCK + 50  # each block is in a list
 
 
 def test_what_ended_is_gone_without_a_garbage_collection() -> None:
