@@ -65,8 +65,9 @@ LEAST_BLOCK = 8
 @dataclass(slots=True)
 class Watch:
     """What came of the requests of one engine: when each ended, and what memory held, step by step,
-    while some waited."""
+    while some waited. All times are by `clock`."""
 
+    clock: Callable[[], float] = time.monotonic
     scheduler: Scheduler | None = None
     ended: dict[str, float] = field(default_factory=dict)
     memory: list[MemoryUse] = field(default_factory=list)
@@ -75,7 +76,7 @@ class Watch:
 
     def take(self, events: Iterable[TokenEvent]) -> None:
         """The events of one step."""
-        now = time.monotonic()
+        now = self.clock()
         for event in events:
             if event.error is not None:
                 raise RuntimeError(f"request {event.request_id} failed: {event.error}")
@@ -90,13 +91,19 @@ class Watch:
 
 @asynccontextmanager
 async def open_engine(
-    config: EngineConfig, longest: int, watched: Callable[[Worker], Worker] = lambda worker: worker
+    config: EngineConfig,
+    longest: int,
+    watched: Callable[[Worker], Worker] = lambda worker: worker,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[tuple[Engine, Watch]]:
     """An engine that is warm, and what watches it. `watched` is given the worker to look into."""
-    workers, watch = LocalWorkers(lambda: watched(Worker(config.worker_config()))), Watch()
+    workers, watch = (
+        LocalWorkers(lambda: watched(Worker(config.worker_config()))),
+        Watch(clock=clock),
+    )
     capacity = await workers.start()
     watch.scheduler = Scheduler(config.scheduler_config(longest), capacity)
-    engine = Engine(watch.scheduler, workers, watch.take, clock=time.monotonic)
+    engine = Engine(watch.scheduler, workers, watch.take, clock=clock)
     loop = asyncio.create_task(engine.run())
     try:
         await replay(engine, watch, [make_request("warm-up", random_tokens(64, "warm-up"), 8)], [0])
@@ -118,7 +125,7 @@ async def replay(
     """Sends each request at its time, in seconds from now; the mean of seconds a token of the
     answer, or None as soon as it is certain to be above `limit`. What still runs is then aborted.
     """
-    start = time.monotonic()
+    start = watch.clock()
     due = {
         request.id: (start + arrival, answer_of(request))
         for request, arrival in zip(requests, arrivals, strict=True)
@@ -126,13 +133,15 @@ async def replay(
 
     async def send() -> None:
         for request in requests:
-            await asyncio.sleep(due[request.id][0] - time.monotonic())
+            await asyncio.sleep(0)
+            while (left := due[request.id][0] - watch.clock()) > 0:
+                await asyncio.sleep(left)
             engine.add(request)
 
     sending = asyncio.create_task(send())
     while True:
         watch.changed.clear()
-        now = time.monotonic()
+        now = watch.clock()
         total = sum(
             max(0.0, watch.ended.get(name, now) - arrived) / tokens
             for name, (arrived, tokens) in due.items()

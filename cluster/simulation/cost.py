@@ -17,8 +17,8 @@ from octavo.scheduler.plan import StepPlan, Work
 
 class Load(NamedTuple):
     """What a step does, in sums over its sequences. Those that decode read `decoded` tokens of keys
-    and values; chunks of several tokens read `chunk_reads`, and multiply `pairs` of a query and a
-    key."""
+    and values, `repeated` of them in blocks that others of them read too; chunks of several tokens
+    read `chunk_reads`, and multiply `pairs` of a query and a key."""
 
     rows: int
     tokens: int
@@ -26,9 +26,12 @@ class Load(NamedTuple):
     decoded: int
     chunk_reads: int
     pairs: float
+    repeated: int = 0
 
 
-def load_of(work: list[Work]) -> Load:
+def load_of(work: list[Work], repeated: int = 0) -> Load:
+    """`repeated` is how many tokens the sequences of the step hold in blocks that others of them
+    hold too, each but for the first."""
     tokens = chosen = decoded = chunk_reads = 0
     pairs = 0.0
     for each in work:
@@ -40,7 +43,7 @@ def load_of(work: list[Work]) -> Load:
         else:
             chunk_reads += start + count
             pairs += count * (start + (count + 1) / 2)
-    return Load(len(work), tokens, chosen, decoded, chunk_reads, pairs)
+    return Load(len(work), tokens, chosen, decoded, chunk_reads, pairs, min(repeated, decoded))
 
 
 class Cost:
@@ -85,6 +88,7 @@ class Cost:
             self._shared = 2 * model.layers * sent / hardware.link
         self._copy_on_write = 2 * model.token_bytes * block_size / ranks / reading
         self.block_bytes = model.token_bytes * block_size // ranks
+        self.asks_for_sharing = hardware.repeated_read_share < 1.0
 
     def _attention_rate(self, model: ModelSizes, paged: bool) -> float:
         hardware = self._hardware
@@ -92,9 +96,9 @@ class Cost:
         cell = WEIGHT_BYTES * self._block_size * model.head_dim
         return rate * cell / (cell + hardware.cell_bytes) if paged else rate
 
-    def compute(self, work: list[Work]) -> float:
-        """Seconds to compute a plan's work."""
-        return self.seconds(load_of(work))
+    def compute(self, work: list[Work], repeated: int = 0) -> float:
+        """Seconds to compute a plan's work; `repeated` is that of `load_of`."""
+        return self.seconds(load_of(work, repeated))
 
     def seconds(self, load: Load) -> float:
         """Seconds to compute so much."""
@@ -102,7 +106,8 @@ class Cost:
         total = self._both(self._read_layers, load.tokens * self._token)
         if load.chosen:
             total += self._both(self._read_head, load.chosen * self._choice)
-        total += load.decoded * grain * self._cached
+        spared = load.repeated * (1 - hardware.repeated_read_share)
+        total += (load.decoded - spared) * grain * self._cached
         if load.pairs:
             reading = load.chunk_reads * grain * self._cached
             total += self._both(reading, load.pairs * grain * self._pair)
@@ -127,10 +132,11 @@ class Cost:
             self._copies * hardware.copy_seconds + self.block_bytes / hardware.host_link
         )
 
-    def step(self, plan: StepPlan) -> tuple[float, float]:
+    def step(self, plan: StepPlan, repeated: int = 0) -> tuple[float, float]:
         """Seconds that the step takes, and those in which its blocks were copied between the
-        tiers, for part of which it computed too."""
-        computing = self.compute(plan.work) + len(plan.copy) * self._copy_on_write
+        tiers, for part of which it computed too. `repeated` is that of `load_of`: it changes
+        something where the cost `asks_for_sharing`."""
+        computing = self.compute(plan.work, repeated) + len(plan.copy) * self._copy_on_write
         waited = self.copy(len(plan.swap_out) + len(plan.swap_in))
         behind = self.copy(len(plan.store))
         return waited + max(computing, behind), waited + behind

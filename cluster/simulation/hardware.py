@@ -26,6 +26,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `sync_seconds`, and a copy between the tiers `copy_seconds`, besides their bytes.
     `cell_bytes` is how many bytes could have been read in the time that it takes to find the keys,
     or the values, of one block, layer and head: what paging costs an attention kernel.
+    Keys and values that another sequence of the step has read as well, in the same blocks, cost
+    `repeated_read_share` of what they cost it: less than 1 where they are still in a cache.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sync_seconds: float = 1.5e-5
     copy_seconds: float = 1e-5
     cell_bytes: float = 256.0
+    repeated_read_share: float = 1.0
 
 
 PRESETS = {

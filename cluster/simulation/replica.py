@@ -11,6 +11,7 @@ import random
 
 from octavo.cluster.simulation.cost import Cost
 from octavo.cluster.simulation.record import Record
+from octavo.cluster.simulation.sharing import Sharing
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest, QueueFull
 from octavo.scheduler.introspection import measure_memory
@@ -43,6 +44,7 @@ class Replica:
         self.ended: list[str] | None = None  # requests, where somebody wants to know
         self.backlog = 0  # tokens to be computed of requests that have had none yet
         self._cost = cost
+        self._sharing = Sharing(config.block_size) if cost.asks_for_sharing else None
         self._record = record
         self._candidates = candidates
         self._look = look
@@ -84,7 +86,8 @@ class Replica:
         if plan is None:
             return None
         self._began = now
-        seconds, self._copying = self._cost.step(plan)
+        repeated = 0 if self._sharing is None else self._sharing.follow(plan)
+        seconds, self._copying = self._cost.step(plan, repeated)
         record = self._record
         record.step(seconds, scheduler.num_running, scheduler.num_waiting)
         self._steps += 1
