@@ -81,15 +81,15 @@ def _spread(tokens: list[int], name: str) -> list[int]:
             for at, token in enumerate(tokens)]  # fmt: skip
 
 
-def fit(timed: Iterable[Timed], gap: float, model: ModelSizes, name: str) -> tuple[Hardware, float]:
+def fit(timed: Iterable[Timed], gap: float, model: ModelSizes) -> tuple[Hardware, float]:
     """The hardware that explains the shapes' mean seconds best, `gap` after each step included, and
-    the median error: a search along one field after another, by squares of logarithms. Means and
-    not medians, as a load bears each disturbance as well."""
+    the median error: a search along one field after another, by absolute errors of logarithms.
+    Means of seconds and not medians, as a load bears each disturbance as well."""
     means = [(each.load, statistics.fmean(each.seconds) + gap) for each in timed]
 
     def make(values: dict[str, float]) -> Hardware:
         return Hardware(
-            name=name,
+            name="cpu",
             memory=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
             link=1e10,
             host_link=values["bandwidth"] / 4,
@@ -105,7 +105,7 @@ def fit(timed: Iterable[Timed], gap: float, model: ModelSizes, name: str) -> tup
         return [math.log(cost.seconds(load) / seconds) for load, seconds in means]
 
     def total(values: dict[str, float]) -> float:
-        return sum(error**2 for error in errors(values))
+        return sum(map(abs, errors(values)))
 
     values = FITTED | FITTED_SHARES
     best, width = total(values), 1.0
@@ -155,7 +155,7 @@ async def compare(args: argparse.Namespace) -> None:
             with shapes.timing() as timed:
                 while sum(runs) < args.seconds:
                     runs.append(await run_real(engine, watch, jobs, f"{len(runs)} {title}"))
-            hardware, error = fit(timed.values(), gap, model, "cpu")
+            hardware, error = fit(timed.values(), gap, model)
             setup = Setup(hardware, model, config.scheduler_config(LONGEST), blocks=BLOCKS)
             found, seconds = simulate(setup, jobs), statistics.fmean(runs)
             off = f"{100 * (seconds / found.seconds - 1):+.1f} %"
@@ -165,7 +165,7 @@ async def compare(args: argparse.Namespace) -> None:
             for shape, each in timed.items():
                 everything.setdefault(shape, Timed(each.load)).seconds += each.seconds
     if args.save is not None:
-        hardware, _ = fit(everything.values(), gap, model, "cpu")
+        hardware, _ = fit(everything.values(), gap, model)
         args.save.write_bytes(msgspec.json.format(msgspec.json.encode(hardware)) + b"\n")
 
 
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a directory; default: the embedded model")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--requests", type=int, default=40, help="of ShareGPT's lengths")
-    parser.add_argument("--seconds", type=float, default=6.0, help="that each load runs at least")
+    parser.add_argument("--seconds", type=float, default=8.0, help="that each load runs at least")
     parser.add_argument("--loads", type=int, nargs="+", default=range(4), help="by number, from 0")
     parser.add_argument("--save", type=Path, help="JSON for --hardware")
     args = parser.parse_args()

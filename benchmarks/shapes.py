@@ -3,8 +3,11 @@
 Shared machines change speed from second to second, so what steps cost is measured in the very
 seconds in which a load runs: between its steps, as much time is spent on steps of made-up rows, and
 the load's clock stands still. Their rows and blocks are the worker's like any others, but beyond
-those that the scheduler knows of; each block has memory of its own, which was written, as unwritten
-memory is a page of zeros that caches never lose.
+those that the scheduler knows of.
+
+All blocks are written once beforehand, and all shapes computed once: unwritten memory is a page of
+zeros, which caches never lose, and where memory is used for the first time a step may wait for it
+for a second.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.worker import Worker
 
 OWN_ROWS = 2**20  # rows from here on are not the scheduler's
-QUANTUM = 0.3  # seconds of a load, after which shapes have their turn
+QUANTUM = 0.2  # seconds of a load, after which shapes have their turn
 DECODES = 3  # steps one after another of a shape without chunks, the first of them not timed
 LONGEST_GAP = 0.005  # seconds between two steps, above which the engine had nothing to do
 
@@ -125,7 +128,7 @@ class Interleaved:
 
     @contextmanager
     def timing(self) -> Iterator[dict[Shape, Timed]]:
-        """Within, shapes are timed, each at least once; as long as the load's own steps take."""
+        """Within, shapes are timed in turn, for as long as the load's own steps take."""
         self._worked = self._spent = 0.0
         self._timed = found = {}
         try:
@@ -139,7 +142,7 @@ class Interleaved:
         def allocate_less(num_blocks: int) -> Capacity:
             found = allocate(num_blocks)
             self._first = num_blocks - self._blocks
-            self._fill(execute)
+            self._warm_up(num_blocks, execute)
             return msgspec.structs.replace(found, num_blocks=self._first)
 
         def interleave(raw: bytes) -> bytes:
@@ -164,8 +167,8 @@ class Interleaved:
         return worker
 
     def _take_turns(self, execute: Execute, timed: dict[Shape, Timed]) -> None:
-        """Until as much was spent on shapes as on the load, and each was timed."""
-        while self._spent < self._worked or len(timed) < len(SHAPES):
+        """Until as much was spent on shapes as on the load."""
+        while self._spent < self._worked:
             if not self._turns:
                 self._turns = self._source.sample(SHAPES, len(SHAPES))
             shape = self._turns.pop()
@@ -205,14 +208,18 @@ class Interleaved:
         assert next_block <= self._first + self._blocks, f"{shape} needs more blocks"
         return rows
 
-    def _fill(self, execute: Execute) -> None:
-        """Writes all blocks: a few with what is computed, the others with copies of them."""
+    def _warm_up(self, num_blocks: int, execute: Execute) -> None:
+        """Computes a few blocks, copies them to all others, and computes all shapes."""
         self._time((Part(1, 0, 256),), execute)
-        computed = 256 // self._block_size
+        sources = range(self._first, self._first + 256 // self._block_size)
         copies = [
-            (self._first + at % computed, self._first + at) for at in range(computed, self._blocks)
+            (sources[block % len(sources)], block)
+            for block in range(1, num_blocks)
+            if block not in sources
         ]
         execute(encode(StepPlan(self._next(), [], copy=copies)))
+        for shape in SHAPES:
+            self._time(shape, execute)
 
     def _next(self) -> int:
         self._step += 1
