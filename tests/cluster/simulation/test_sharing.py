@@ -17,7 +17,7 @@ from octavo.scheduler.scheduler import Scheduler
 from tests.cluster.simulation.setups import DEVICE, MODEL, setup
 
 
-def follow_all(scheduler: Scheduler, jobs, sampling):
+def follow_all(scheduler, jobs, sampling):
     """What `Sharing` says after each plan, and the count of the tables that workers have."""
     mirror, sharing, step = Mirror(16), Sharing(16), 0
     for job in jobs:
