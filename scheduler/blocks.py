@@ -55,6 +55,17 @@ class BlockPool:
         """The block that holds the content of this name."""
         return self._index.get(name)
 
+    def find_first(self, names: Iterable[bytes]) -> list[int]:
+        """The same of several, up to the first that is not found."""
+        found: list[int] = []
+        look_up = self._index.get
+        for name in names:
+            block = look_up(name)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
     def take(self) -> int:
         """A block to write into, with one reference. Whatever it held can no longer be found."""
         (block,) = self.take_many(1)
@@ -88,14 +99,20 @@ class BlockPool:
 
     def touch(self, block: int) -> None:
         """One more reference to a found block; takes it out of the free list if it was there."""
-        count = self.references[block]
-        if count == 0:
-            self._unlink(block)
-            if block % SAMPLE == 1:
-                self.ages.reuse(block)
-        elif count == 1:
-            self.shared += 1
-        self.references[block] = count + 1
+        self.touch_all((block,))
+
+    def touch_all(self, blocks: Iterable[int]) -> None:
+        """The same of several."""
+        references = self.references
+        for block in blocks:
+            count = references[block]
+            references[block] = count + 1
+            if count == 0:
+                self._unlink(block)
+                if block % SAMPLE == 1:
+                    self.ages.reuse(block)
+            elif count == 1:
+                self.shared += 1
 
     def release(self, table: Iterable[int]) -> None:
         """Drops one reference to each block of a table given tail first, so that of one sequence

@@ -11,7 +11,7 @@ Told are changes; the whole only to those who are new or have missed something.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -38,6 +38,11 @@ class Digest(msgspec.Struct, frozen=True, array_like=True):
 def short_name(name: bytes) -> int:
     """Of a block's whole name."""
     return int.from_bytes(name[:NAME_BYTES], "little")
+
+
+def short_names(names: Sequence[bytes]) -> list[int]:
+    """Of many whole names."""
+    return list(struct.unpack(f"<{2 * len(names)}Q", b"".join(names))[::2])
 
 
 def unpack_names(raw: bytes) -> tuple[int, ...]:

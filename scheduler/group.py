@@ -49,7 +49,15 @@ class Group:
         "width",
     )
 
-    def __init__(self, request: Request, number: int, now: float, scope: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        number: int,
+        now: float,
+        scope: tuple[str, ...],
+        names: list[bytes] | None = None,
+    ) -> None:
+        """`names` are those of the prompt's full blocks, where they are known."""
         sampling = request.sampling
         self.request = msgspec.structs.replace(request, prompt=[])
         self.prompt_len = len(request.prompt)
@@ -83,6 +91,8 @@ class Group:
                 self.stop,
             )
         self.sequences = [Sequence(self, 0, request.prompt)]
+        if names is not None:
+            self.sequences[0].chain = names
         if request.resumed:
             self.forked = True
             self.sequences = [

@@ -11,11 +11,13 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 DIGEST_BYTES = 16
 
 
+@lru_cache(maxsize=64)
 def root_hash(*keys: str) -> bytes:
     """The parent of every first block: what else the content depends on besides its tokens
     (model revision, adapter, cache scope), each length-prefixed so that no two lists collide."""

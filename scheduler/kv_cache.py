@@ -109,16 +109,13 @@ class KvCache:
         """Gives a group the blocks of all its known tokens at once: nobody waits half loaded while
         holding memory that another half-loaded one needs."""
         for found in seating.found:  # all of them, before anything is taken for the rest
-            for entry in found:
-                if entry >= 0:
-                    self.pool.touch(entry)
+            self.pool.touch_all(entry for entry in found if entry >= 0)
         loaded: dict[int, int] = {}
         for seq, found, (other, count) in zip(
             group.sequences, seating.found, seating.shared, strict=True
         ):
             table = group.sequences[other].table[:count]
-            for block in table:
-                self.pool.touch(block)
+            self.pool.touch_all(table)
             table.extend(entry if entry >= 0 else self._load(~entry, loaded) for entry in found)
             self._start(seq, table, seating, (other, count), found)
         for seq in group.sequences:
@@ -141,8 +138,9 @@ class KvCache:
             seq.reserved = self.pool.take_many(self._reservation.blocks(seq) - len(seq.table))
         seq.granted = seq.computed = start
         seq.published = count
+        pool_names = self.pool.names
         for entry in found:
-            if entry < 0 or self.pool.names[entry] is None:
+            if entry < 0 or pool_names[entry] is None:
                 break
             seq.published += 1
         if count:
@@ -168,9 +166,9 @@ class KvCache:
         seq.waits_for = None
         if seq.wants_prompt_logprobs():
             return []
-        found: list[int] = []
         names = seq.hashes(self.block_size)[skip : (len(seq.tokens) - 1) // self.block_size]
-        for name in names:
+        found = self.pool.find_first(names)
+        for name in names[len(found) :]:
             block = self.pool.find(name)
             if block is None:
                 if waiting and name in self.claims:
@@ -278,8 +276,7 @@ class KvCache:
     def fork(self, parent: Sequence, index: int) -> Sequence:
         """A sibling that holds the same blocks, on whichever tier they are."""
         twin = parent.fork(index)
-        for block in twin.table:
-            self.pool.touch(block)
+        self.pool.touch_all(twin.table)
         for block in twin.host_table:
             self.host.pin(block)
         return twin

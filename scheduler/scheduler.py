@@ -88,9 +88,10 @@ class Scheduler:
         """Memory operations of all plans in flight."""
         return Moves.of(flight.moves for flight in self.roster.flights)
 
-    def add(self, request: Request, now: float) -> None:
+    def add(self, request: Request, now: float, names: list[bytes] | None = None) -> None:
         """Queues a request. Raises `NeverFits`, `QueueFull` or `InvalidRequest`; then nothing of
-        it is kept. One that was let in elsewhere before is never one too many."""
+        it is kept. One that was let in elsewhere before is never one too many. `names` are those
+        of its prompt's full blocks, where whoever sends it knows them, to be kept."""
         try:
             self._refuse(request)
         except (InvalidRequest, QueueFull):
@@ -100,7 +101,7 @@ class Scheduler:
         scope = [self.config.revision, request.adapter, request.salt]
         if not self.config.enable_prefix_caching or self.config.allocation != "paged":
             scope.append(f"{self._arrivals}/{request.id}")  # a scope of its own
-        group = Group(request, self._arrivals, now, tuple(scope))
+        group = Group(request, self._arrivals, now, tuple(scope), names)
         self.counters.resumed += group.moved
         self.roster.arrive(group)
 

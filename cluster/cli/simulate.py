@@ -7,21 +7,26 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from octavo.cluster.cli.console import Console
 from octavo.cluster.simulation import fleets, questions
 from octavo.cluster.simulation.hardware import Hardware, find_hardware
 from octavo.cluster.simulation.models import find_model
+from octavo.cluster.simulation.progress import Told
 from octavo.cluster.simulation.setup import Setup
 from octavo.cluster.simulation.table import Table
 from octavo.cluster.simulation.traces import Trace, read_trace
 from octavo.cluster.simulation.workload import (
     MEANS,
+    SAMPLE,
+    Arrivals,
     Job,
-    draw_arrivals,
-    draw_lengths,
-    make_jobs,
+    Jobs,
+    Length,
+    Lengths,
+    Series,
 )
 from octavo.scheduler.config import SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
@@ -55,7 +60,7 @@ def _answer(
     slo: dict[str, float] | None,
     say: Callable[[str], None],
 ) -> list[Table]:
-    setup, jobs_at = setups[0], workload.at
+    setup = setups[0]
     rates = arguments.request_rate
     if rates is not None and len(rates) > 1 and arguments.question != "rate":
         raise InvalidRequest(
@@ -66,6 +71,10 @@ def _answer(
             "num_replicas", "--num-replicas takes one number, but for the question routing"
         )
     rate = rates[0] if rates else None
+
+    def jobs_at(rate: float | None) -> Series[Job]:
+        return Told(workload.at(rate), say)
+
     match arguments.question:
         case "fit":
             return [questions.what_fits(setups, workload.lengths)]
@@ -149,6 +158,7 @@ class _Workload:
     def __init__(self, arguments: argparse.Namespace, longest: int) -> None:
         self._arguments = arguments
         self._trace: Trace | None = None
+        self.lengths: Series[Length]
         count = arguments.num_prompts
         if arguments.dataset_path is not None:
             self._trace = read_trace(Path(arguments.dataset_path), count)
@@ -158,29 +168,28 @@ class _Workload:
             name = arguments.dataset_name
             means = MEANS.get(name, (arguments.random_input_len, arguments.random_output_len))
             spread = 1.0 if name == "random" else 2.0
-            self.lengths = draw_lengths(means, count or PROMPTS, arguments.seed, longest, spread)
+            self.lengths = Lengths(means, count or PROMPTS, arguments.seed, longest, spread)
             origin = f"{name}, lengths drawn"
-        prompt, answer = (sum(each) / len(self.lengths) for each in zip(*self.lengths, strict=True))
+        some = list(islice(self.lengths, SAMPLE))
+        prompt, answer = (sum(each) / len(some) for each in zip(*some, strict=True))
         self.described = (
             f"{len(self.lengths):,} requests ({origin}): mean prompt {prompt:.0f}, mean answer "
             f"{answer:.0f} tokens"
         )
 
-    def at(self, rate: float | None) -> list[Job]:
+    def at(self, rate: float | None) -> Series[Job]:
         """The requests, so many a second, or when the file says."""
         arguments, trace = self._arguments, self._trace
         if rate is None and trace is not None and trace.timed:
             return trace.jobs
-        arrivals = draw_arrivals(
-            rate or 1.0, len(self.lengths), arguments.seed, arguments.burstiness
-        )
+        arrivals = Arrivals(rate or 1.0, len(self.lengths), arguments.seed, arguments.burstiness)
         if trace is not None:
             return [
                 Job(job.number, at, job.prompt, job.answer, job.pieces)
                 for job, at in zip(trace.jobs, arrivals, strict=True)
             ]
         prefix, groups = arguments.prefix_len, arguments.num_prefixes
-        return list(make_jobs(self.lengths, arrivals, prefix, groups, arguments.seed))
+        return Jobs(self.lengths, arrivals, prefix, groups, arguments.seed)
 
 
 def _objectives(given: Sequence[str] | None) -> dict[str, float] | None:

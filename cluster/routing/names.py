@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from octavo.scheduler.digest import short_name
+from octavo.scheduler.digest import short_names
 from octavo.scheduler.hashing import extend_chain, root_hash
 from octavo.scheduler.request import Request
 
@@ -24,4 +24,4 @@ def _names(request: Request, scope: str, block_size: int) -> list[int]:
     prompt = request.prompt[: MOST_BLOCKS * block_size]
     root = root_hash(scope, request.adapter, request.salt)  # as `Scheduler.add` has it
     extend_chain(chain, root, prompt, block_size)
-    return list(map(short_name, chain))
+    return short_names(chain)

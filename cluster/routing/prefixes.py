@@ -26,10 +26,11 @@ class Prefixes:
         self._bits: dict[str, int] = {}
         self._free: list[int] = []
         self._coming: dict[int, int] = {}  # bits, by name
+        self._kept = 0
 
     def __len__(self) -> int:
         """Names that it keeps, counted once for each replica that holds them."""
-        return sum(map(len, self._names.values()))
+        return self._kept
 
     def __contains__(self, replica: str) -> bool:
         """Whether it is known what this replica holds."""
@@ -51,28 +52,32 @@ class Prefixes:
     def add(self, replica: str, names: Iterable[int]) -> None:
         """To what a known replica holds."""
         bit, mine = self._bits[replica], self._names[replica]
-        holders, rest = self._holders, self._rest
+        holders, rest, before = self._holders, self._rest, len(mine)
         for name in names:
             if not name & rest:
                 mine.add(name)
                 held = holders.get(name)
                 holders[name] = bit if held is None else held | bit
-        while len(self) > self._most:
+        self._kept += len(mine) - before
+        while self._kept > self._most:
             self._thin(2 * self.stride)
 
     def remove(self, replica: str, names: Iterable[int]) -> None:
         """From what a known replica holds."""
-        mine = self._names[replica]
+        mine, bit = self._names[replica], self._bits[replica]
         for name in names:
             if name in mine:
                 mine.remove(name)
-                self._clear(name, self._bits[replica])
+                self._kept -= 1
+                self._clear(name, bit)
 
     def drop(self, replica: str) -> None:
         """Nothing is known of a replica any more."""
         bit = self._bits.pop(replica, None)
         if bit is not None:
-            for name in self._names.pop(replica):
+            mine = self._names.pop(replica)
+            self._kept -= len(mine)
+            for name in mine:
                 self._clear(name, bit)
             for name in list(self._coming):
                 self._unpromise(name, bit)
@@ -98,15 +103,18 @@ class Prefixes:
         for name in names:
             self._unpromise(name, bit)
 
-    def match(self, names: Sequence[int], replicas: Iterable[str]) -> dict[str, int]:
-        """How many blocks from the start each of these known replicas holds, as far as can be told;
+    def bit(self, replica: str) -> int:
+        """That stands for this known replica in sets of them, until `replace` or `drop`."""
+        return self._bits[replica]
+
+    def match(self, names: Sequence[int], among: int) -> list[tuple[int, int]]:
+        """How many blocks from the start each of the replicas in the set `among` holds, as far as
+        can be told: numbers of blocks, in order, each with the set of those that hold just so many;
         those that hold none are left out. `names` are those of a request's blocks in order. One in
         `LEAP` is looked at while all hold it: caches forget a prefix from its end, so whoever holds
         a block holds those before it."""
-        bits = {self._bits[replica]: replica for replica in replicas}
-        left = sum(bits)
-        holders, coming, rest = self._holders, self._coming, self._rest
-        found: dict[str, int] = {}
+        left, holders, coming, rest = among, self._holders, self._coming, self._rest
+        found: list[tuple[int, int]] = []
         count = at = 0
         while left and at < len(names):
             end = at + LEAP
@@ -118,17 +126,17 @@ class Prefixes:
             for depth, name in enumerate(names[at:end], at + 1):
                 if name & rest:
                     continue
-                held = holders.get(name, 0) | coming.get(name, 0)
-                if held & left != left:
+                held = (holders.get(name, 0) | coming.get(name, 0)) & left
+                if held != left:
                     if count:
-                        _note(found, bits, left & ~held, count)
-                    left &= held
+                        found.append((count, left & ~held))
+                    left = held
                     if not left:
                         break
                 count = depth
             at = end
-        if count:
-            _note(found, bits, left, count)
+        if count and left:
+            found.append((count, left))
         return found
 
     def _clear(self, name: int, bit: int) -> None:
@@ -150,11 +158,4 @@ class Prefixes:
         self._holders = {name: bits for name, bits in self._holders.items() if not name & rest}
         for replica, names in self._names.items():
             self._names[replica] = {name for name in names if not name & rest}
-
-
-def _note(found: dict[str, int], replicas: dict[int, str], bits: int, count: int) -> None:
-    """These `bits` hold `count` blocks."""
-    while bits:
-        bit = bits & -bits
-        found[replicas[bit]] = count
-        bits ^= bit
+        self._kept = sum(map(len, self._names.values()))

@@ -15,7 +15,9 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
+from octavo.cluster.routing.candidates import Candidates
 from octavo.cluster.routing.prefixes import MOST_KNOWN, Prefixes
 from octavo.scheduler.digest import Digest, unpack_names
 
@@ -67,9 +69,11 @@ class _Live:
 @dataclass(slots=True)
 class _Replica:
     """`load` is what stands before a request that comes now, in tokens: as reported last, and sent
-    since; and a small part of `share`, what it was given of late. `number` is that of its last
-    digest."""
+    since; and a small part of `share`, what it was given of late. Where it changes, the replica is
+    in `changed`. `number` is that of its last digest."""
 
+    name: str
+    changed: dict[str, _Replica]
     load: float = 0.0
     share: float = 0.0
     heard_at: float = 0.0
@@ -83,14 +87,35 @@ class _Replica:
     def send(self, tokens: int) -> None:
         self.sent += tokens
         self.share += tokens
-        self.load += (1 + SHARE_WEIGHT) * tokens
+        self.set_load(self.load + (1 + SHARE_WEIGHT) * tokens)
 
     def count(self, live: _Live) -> None:
         """The request is in the replica's reports, or has ended, or is elsewhere."""
         if not live.reported:
             live.reported = True
             self.sent -= live.tokens
-            self.load -= live.tokens
+            self.set_load(self.load - live.tokens)
+
+    def set_load(self, load: float) -> None:
+        self.load = load
+        self.changed[self.name] = self
+
+
+class _Holding(NamedTuple):
+    """A set of replicas, and the prompt tokens that are found on each of them."""
+
+    cached: int
+    replicas: int
+    kind: Kind
+
+
+class _Field(NamedTuple):
+    """For as long as those who are able are those `asked` for: who can be chosen, and which of them
+    name blocks alike."""
+
+    asked: tuple[str, ...]
+    candidates: Candidates
+    alike: dict[Kind, int]
 
 
 class Routing:
@@ -102,14 +127,18 @@ class Routing:
         self._live: dict[str, _Live] = {}
         self._prefixes = Prefixes(most)
         self._stems: dict[int, int] = {}  # how often requests parted at a name; oldest first
+        # Made anew where replicas come, go, fall silent, or are known anew; else loads change.
+        self._field: _Field | None = None
+        self._changed: dict[str, _Replica] = {}
 
     # What is heard
 
     def hear(self, name: str, backlog: int, requests: int, now: float) -> None:
         """A replica's report: prompt tokens that it is yet to compute, and requests that it has.
         What it took before is in them."""
-        replica = self._replicas.setdefault(name, _Replica())
-        replica.suspect = False
+        replica = self._find(name)
+        if replica.suspect:
+            replica.suspect, self._field = False, None
         for live in replica.taken:
             replica.count(live)
         for live in replica.ended:  # by now the replica has told what they left
@@ -119,12 +148,12 @@ class Routing:
         replica.share *= math.exp((replica.heard_at - now) / SHARE_SECONDS)
         replica.heard_at = now
         reported = backlog + STREAM_TOKENS * requests
-        replica.load = reported + replica.sent + SHARE_WEIGHT * replica.share
+        replica.set_load(reported + replica.sent + SHARE_WEIGHT * replica.share)
 
     def learn(self, name: str, digest: Digest) -> None:
         """What a replica holds. Where a digest before this one was missed, nothing is known of it
         until a whole one comes."""
-        replica = self._replicas.setdefault(name, _Replica())
+        replica = self._find(name)
         try:
             added, removed = unpack_names(digest.added), unpack_names(digest.removed)
         except ValueError:
@@ -132,7 +161,7 @@ class Routing:
             return
         if digest.whole:
             self._prefixes.replace(name, added, digest.stride)
-            replica.kind = digest.scope, digest.block_size
+            replica.kind, self._field = (digest.scope, digest.block_size), None
         elif replica.kind is not None:
             if digest.number == replica.number + 1:
                 self._prefixes.add(name, added)
@@ -148,11 +177,12 @@ class Routing:
     def suspect(self, name: str) -> None:
         """A replica did not answer: others are better until it is heard again."""
         if (replica := self._replicas.get(name)) is not None:
-            replica.suspect = True
+            replica.suspect, self._field = True, None
 
     def forget(self, name: str) -> None:
         """A replica is gone."""
         self._prefixes.drop(name)
+        self._field = None
         if (replica := self._replicas.pop(name, None)) is not None:
             for live in replica.ended:
                 self._prefixes.release(name, live.names)
@@ -170,28 +200,29 @@ class Routing:
     ) -> Decision:
         """Which of the replicas that are `able` to serve should take a request of so many prompt
         tokens. Without `names` it can use nothing that is cached."""
-        replicas = self._replicas
-        usable = [name for name in able if name in replicas]
-        usable = [name for name in usable if not replicas[name].suspect] or usable
-        if not usable:
+        field = self._find_field(able)
+        candidates = field.candidates
+        if not candidates.names:
             return Decision("", 0, Reason.NONE)
-        chains, cached = self._look_up(usable, tokens, names)
-        worth = self._worth(cached, chains) if cached else 0.0
-        best, least = "", math.inf
-        for name in usable:
-            price = replicas[name].load
-            if name in cached:
-                price -= worth * cached[name]
-            if price < least:
-                best, least = name, price
-        found, replica = cached.get(best, 0), replicas[best]
-        live = self._live[request_id] = _Live(best, tokens - found + STREAM_TOKENS, [])
+        chains, holdings = self._look_up(field, tokens, names)
+        most = max(holdings, key=_cached, default=None)
+        worth = self._worth(most, chains) if most is not None else 0.0
+        found = 0
+        best = candidates.least()
+        for each in holdings:  # who holds none is at best as good as the least busy of all
+            load, place = candidates.least_among(each.replicas)
+            if (price := (load - worth * each.cached, place)) < best:
+                best, found = price, each.cached
+        place = best[1]
+        chosen = candidates.names[place]
+        replica = self._replicas[chosen]
+        live = self._live[request_id] = _Live(chosen, tokens - found + STREAM_TOKENS, [])
         replica.send(live.tokens)
         if replica.kind in chains:
             begin = found // replica.kind[1]
             coming = chains[replica.kind][begin : begin + MOST_COMING]
-            live.names = self._prefixes.promise(best, coming)
-        return Decision(best, found, _reason(found, cached, bool(chains)))
+            live.names = self._prefixes.promise(chosen, coming)
+        return Decision(chosen, found, _reason(found, most, bool(chains)))
 
     def taken(self, request_id: str, name: str) -> None:
         """A replica has taken a request, be it another than was chosen: its next report counts
@@ -213,35 +244,62 @@ class Routing:
         else:
             self._prefixes.release(live.replica, live.names)
 
-    def _look_up(
-        self, usable: list[str], tokens: int, names: Names | None
-    ) -> tuple[dict[Kind, list[int]], dict[str, int]]:
-        """The request's names, of each kind that is about: one, but while a model is exchanged. And
-        the prompt tokens that are found on each replica, but for those where there are none. The
-        last token is always computed."""
-        alike: dict[Kind, list[str]] = {}
-        for name in usable if names is not None else ():
-            if (kind := self._replicas[name].kind) is not None:
-                alike.setdefault(kind, []).append(name)
-        chains: dict[Kind, list[int]] = {}
-        cached: dict[str, int] = {}
-        for (scope, size), those in alike.items():
-            assert names is not None
-            chain = chains[scope, size] = names(scope, size)
-            most = (tokens - 1) // size
-            for name, count in self._prefixes.match(chain, those).items():
-                cached[name] = min(count, most) * size
-        return chains, cached
+    def _find(self, name: str) -> _Replica:
+        """Of which something was heard, perhaps for the first time."""
+        if (replica := self._replicas.get(name)) is None:
+            replica = self._replicas[name] = _Replica(name, self._changed)
+            self._field = None
+        return replica
 
-    def _worth(self, cached: dict[str, int], chains: dict[Kind, list[int]]) -> float:
-        """Of a token that is found. Less the more requests have parted at the same place of late:
-        a prefix that many have in common may well be computed once more, it will serve them all.
-        """
-        longest = max(cached, key=cached.__getitem__)
-        kind = self._replicas[longest].kind
-        if kind is None or not cached[longest]:
+    def _find_field(self, able: Collection[str]) -> _Field:
+        """Of those that are `able`, with what stands before a request now."""
+        field, asked = self._field, tuple(able)
+        if field is None or (asked is not field.asked and asked != field.asked):
+            field = self._field = self._make_field(asked)
+        elif self._changed:
+            places = field.candidates.places
+            field.candidates.change(
+                {places[n]: each.load for n, each in self._changed.items() if n in places}
+            )
+        self._changed.clear()
+        return field
+
+    def _make_field(self, able: tuple[str, ...]) -> _Field:
+        replicas = self._replicas
+        usable = [name for name in dict.fromkeys(able) if name in replicas]
+        usable = [name for name in usable if not replicas[name].suspect] or usable
+        bits, alike = list[int](), dict[Kind, int]()
+        for name in usable:
+            kind = replicas[name].kind
+            bits.append(0 if kind is None else self._prefixes.bit(name))
+            if kind is not None:
+                alike[kind] = alike.get(kind, 0) | bits[-1]
+        loads = [replicas[name].load for name in usable]
+        return _Field(able, Candidates(usable, loads, bits), alike)
+
+    def _look_up(
+        self, field: _Field, tokens: int, names: Names | None
+    ) -> tuple[dict[Kind, list[int]], list[_Holding]]:
+        """The request's names, of each kind that is about: one, but while a model is exchanged. And
+        who holds how much of them. The last token is always computed."""
+        chains: dict[Kind, list[int]] = {}
+        found: list[_Holding] = []
+        if names is not None:
+            for kind, those in field.alike.items():
+                scope, size = kind
+                chain = chains[kind] = names(scope, size)
+                most = (tokens - 1) // size
+                for count, holders in self._prefixes.match(chain, those):
+                    found.append(_Holding(min(count, most) * size, holders, kind))
+        return chains, found
+
+    def _worth(self, most: _Holding, chains: dict[Kind, list[int]]) -> float:
+        """Of a token that is found, where some hold the `most`. Less the more requests have parted
+        at the same place of late: a prefix that many have in common may well be computed once more,
+        it will serve them all."""
+        if not most.cached:
             return 1.0
-        stem = chains[kind][cached[longest] // kind[1] - 1]
+        stem = chains[most.kind][most.cached // most.kind[1] - 1]
         times = self._stems.pop(stem, 0) + 1
         self._stems[stem] = times
         if len(self._stems) > MOST_STEMS:
@@ -259,13 +317,16 @@ class Routing:
 
     def _unlearn(self, name: str, replica: _Replica) -> None:
         self._prefixes.drop(name)
-        replica.kind = None
+        replica.kind, self._field = None, None
 
 
-def _reason(found: int, cached: dict[str, int], known: bool) -> Reason:
+def _cached(holding: _Holding) -> int:
+    return holding.cached
+
+
+def _reason(found: int, most: _Holding | None, known: bool) -> Reason:
     if not known:
         return Reason.LOAD
-    most = max(cached.values(), default=0)
-    if not most:
+    if most is None or not most.cached:
         return Reason.NEW
-    return Reason.PREFIX if found == most else Reason.QUEUE
+    return Reason.PREFIX if found == most.cached else Reason.QUEUE

@@ -13,20 +13,22 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
-from octavo.cluster.routing.names import names_of
+from octavo.cluster.routing.names import MOST_BLOCKS, names_of
 from octavo.cluster.routing.routing import Routing
 from octavo.cluster.simulation.replica import Replica
-from octavo.scheduler.digest import Publisher
+from octavo.scheduler.digest import Publisher, short_names
 from octavo.scheduler.request import Request
 
 REPORT_SECONDS = 0.5  # as `octavo.cluster.distributed.actors` has it
+BlockNames = list[bytes] | None
+"""Of a prompt's full blocks, see `Scheduler.add`."""
 RoutingPolicy = Literal["prefix", "two-choices", "round-robin"]
 
 
 class Choice(Protocol):
     """Sends requests to replicas."""
 
-    def send(self, request: Request, now: float) -> Replica:
+    def send(self, request: Request, names: BlockNames, now: float) -> Replica:
         """The replica that was given it."""
 
     def report(self, now: float) -> None:
@@ -38,6 +40,7 @@ class ByPrefix:
 
     def __init__(self, replicas: list[Replica], report_every: float) -> None:
         self._replicas = {each.name: each for each in replicas}
+        self._able = tuple(self._replicas)
         self._routing = Routing()
         self._publishers = [
             (each, Publisher(each.scheduler.cache, each.scheduler.config.revision))
@@ -58,12 +61,16 @@ class ByPrefix:
                 routing.learn(each.name, digest)
             routing.hear(each.name, each.backlog, each.ongoing, now)
 
-    def send(self, request: Request, now: float) -> Replica:
+    def send(self, request: Request, names: BlockNames, now: float) -> Replica:
         tokens = len(request.prompt)
-        decision = self._routing.route(request.id, tokens, names_of(request), self._replicas)
+        short = names_of(request)
+        if names is not None:
+            known = short_names(names[:MOST_BLOCKS])
+            short = lambda scope, block_size: known  # noqa: E731 - one kind of replica is about
+        decision = self._routing.route(request.id, tokens, short, self._able)
         self._routing.taken(request.id, decision.replica)
         replica = self._replicas[decision.replica]
-        if not replica.add(request, now, tokens - decision.cached):
+        if not replica.add(request, now, names, tokens - decision.cached):
             self._routing.ended(request.id)
         return replica
 
@@ -75,9 +82,9 @@ class InTurn:
     def report(self, now: float) -> None:
         pass
 
-    def send(self, request: Request, now: float) -> Replica:
+    def send(self, request: Request, names: BlockNames, now: float) -> Replica:
         replica = next(self._turn)
-        replica.add(request, now)
+        replica.add(request, now, names)
         return replica
 
 
@@ -91,10 +98,10 @@ class TwoChoices:
     def report(self, now: float) -> None:
         pass
 
-    def send(self, request: Request, now: float) -> Replica:
+    def send(self, request: Request, names: BlockNames, now: float) -> Replica:
         pair = self._source.sample(self._replicas, min(2, len(self._replicas)))
         replica = min(pair, key=lambda each: each.ongoing)
-        replica.add(request, now)
+        replica.add(request, now, names)
         return replica
 
 
@@ -108,7 +115,7 @@ def choose_by(policy: RoutingPolicy, replicas: list[Replica], seed: int) -> Choi
 
 
 def run(
-    requests: Iterable[Request],
+    requests: Iterable[tuple[Request, BlockNames]],
     replicas: list[Replica],
     choice: Choice,
     enough: Callable[[], bool] | None = None,
@@ -122,13 +129,13 @@ def run(
     arrivals = iter(requests)
     coming = next(arrivals, None)
     while coming is not None or steps:
-        arrives = coming is not None and (not steps or coming.arrived <= steps[0][0])
-        now = coming.arrived if arrives and coming is not None else steps[0][0]
+        arrives = coming is not None and (not steps or coming[0].arrived <= steps[0][0])
+        now = coming[0].arrived if arrives and coming is not None else steps[0][0]
         while now >= next_report:
             choice.report(next_report)
             next_report += REPORT_SECONDS
         if arrives and coming is not None:
-            number = numbers[choice.send(coming, now).name]
+            number = numbers[choice.send(*coming, now).name]
             if not pending[number]:
                 pending[number] = True
                 heapq.heappush(steps, (now, number))

@@ -9,13 +9,13 @@ from octavo.cluster.simulation.fleet import RoutingPolicy
 from octavo.cluster.simulation.record import Summary
 from octavo.cluster.simulation.setup import Setup, simulate
 from octavo.cluster.simulation.table import Cell, Table
-from octavo.cluster.simulation.workload import Job
+from octavo.cluster.simulation.workload import Job, Series
 
 Say = Callable[[str], None]
 
 
 def replicas_for(
-    setup: Setup, jobs: Sequence[Job], slo: dict[str, float], share: float, most: int, say: Say
+    setup: Setup, jobs: Series[Job], slo: dict[str, float], share: float, most: int, say: Say
 ) -> Table:
     """The fewest replicas with which `share` of the requests keep to the objectives: doubled until
     there are enough, then found by halves, as more are taken never to be worse."""
@@ -49,7 +49,7 @@ def replicas_for(
     return table
 
 
-def compare_routing(setup: Setup, jobs: Sequence[Job], counts: Sequence[int], say: Say) -> Table:
+def compare_routing(setup: Setup, jobs: Series[Job], counts: Sequence[int], say: Say) -> Table:
     """Each way of sending requests to each number of replicas, the requests being the same."""
     columns = [
         "replicas",

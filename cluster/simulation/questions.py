@@ -13,13 +13,13 @@ from octavo.cluster.simulation.hardware import GIB
 from octavo.cluster.simulation.record import Summary
 from octavo.cluster.simulation.setup import Setup, simulate
 from octavo.cluster.simulation.table import Table
-from octavo.cluster.simulation.workload import Job, Length
+from octavo.cluster.simulation.workload import Job, Length, Series
 from octavo.scheduler.config import PreemptionMode
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.rates import Rates
 
 Slo = dict[str, float]
-JobsAt = Callable[[float], Sequence[Job]]
+JobsAt = Callable[[float], Series[Job]]
 """The requests, arriving at so many a second."""
 Say = Callable[[str], None]
 
@@ -27,7 +27,7 @@ RARE = 0.01  # preemptions a request, below which a pool is large enough
 NEAR = 1.02  # times the least normalized latency that counts as the least
 
 
-def one_run(setup: Setup, jobs: Sequence[Job], slo: Slo | None, say: Say) -> Table:
+def one_run(setup: Setup, jobs: Series[Job], slo: Slo | None, say: Say) -> Table:
     """All figures of one run."""
     say(f"{len(jobs):,} requests")
     found = simulate(setup, jobs, slo=slo)
@@ -56,11 +56,16 @@ def one_run(setup: Setup, jobs: Sequence[Job], slo: Slo | None, say: Say) -> Tab
     ]
     if found.goodput is not None:
         single.append(("requests within the objectives, %", 100 * found.goodput))
+    if setup.replicas > 1:
+        single.append(
+            ("tokens computed, most loaded replica over the mean", found.imbalance_tokens)
+        )
+        single.append(("requests, most loaded replica over the mean", found.imbalance_requests))
     table.rows += [[name, value, None, None, None] for name, value in single]
     return table
 
 
-def what_fits(setups: Sequence[Setup], lengths: Sequence[Length]) -> Table:
+def what_fits(setups: Sequence[Setup], lengths: Series[Length]) -> Table:
     """Memory, and how many requests it holds at once, on each kind of device."""
     longest = setups[0].scheduler.max_model_len
     columns = ["device", "memory, GiB", "weights", "workspace", "keys and values", "blocks"]
@@ -89,7 +94,7 @@ def what_fits(setups: Sequence[Setup], lengths: Sequence[Length]) -> Table:
     return table
 
 
-def _mean_blocks(lengths: Sequence[Length], size: int) -> float:
+def _mean_blocks(lengths: Series[Length], size: int) -> float:
     """Blocks that a running request holds, at a moment drawn at random: one that decodes longer is
     met more often."""
     steps = sum(answer for _, answer in lengths)
@@ -116,7 +121,7 @@ def by_rate(
 
 
 def by_pool(
-    setup: Setup, jobs: Sequence[Job], shares: Sequence[float], slo: Slo | None, say: Say
+    setup: Setup, jobs: Series[Job], shares: Sequence[float], slo: Slo | None, say: Say
 ) -> Table:
     """The same requests with less and less memory: where the knee is."""
     whole = setup.capacity().usable_blocks
@@ -149,7 +154,7 @@ def by_pool(
 
 
 def by_block_size(
-    setup: Setup, jobs: Sequence[Job], sizes: Sequence[int], slo: Slo | None, say: Say
+    setup: Setup, jobs: Series[Job], sizes: Sequence[int], slo: Slo | None, say: Say
 ) -> Table:
     """The same memory cut into blocks of other sizes."""
     tokens = None if setup.blocks is None else setup.blocks * setup.scheduler.block_size
@@ -163,7 +168,7 @@ def by_block_size(
 def _sweep(
     title: str,
     name: str,
-    runs: Sequence[tuple[int | float | str, Setup, Sequence[Job]]],
+    runs: Sequence[tuple[int | float | str, Setup, Series[Job]]],
     slo: Slo | None,
     say: Say,
 ) -> tuple[Table, list[Summary]]:
@@ -188,7 +193,7 @@ def _sweep(
 
 
 def preemption_costs(
-    setup: Setup, jobs: Sequence[Job], lengths: Sequence[int], say: Say
+    setup: Setup, jobs: Series[Job], lengths: Sequence[int], say: Say
 ) -> list[Table]:
     """What a preemption costs either way, by length; and what comes of the requests in each
     mode. Nothing is on the host already in the first table, so that all has to be copied."""

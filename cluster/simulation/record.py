@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from octavo.scheduler.counters import Counters
 from octavo.scheduler.group import Group
 from octavo.scheduler.introspection import MemoryUse
 
+Numbers = npt.NDArray[np.float64]
 QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -24,12 +27,12 @@ class Spread(msgspec.Struct, frozen=True):
     p99: float = 0.0
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
-        found = sorted(values)
-        if not found:
+    def of(cls, values: Numbers) -> Spread:
+        if not values.size:
             return cls()
-        marks = (found[math.ceil(share * len(found)) - 1] for share in QUANTILES)
-        return cls(sum(found) / len(found), *marks)
+        places = [math.ceil(share * values.size) - 1 for share in QUANTILES]
+        parted = np.partition(values, places)
+        return cls(float(values.mean()), *(float(parted[place]) for place in places))
 
 
 class MemoryShares(msgspec.Struct, frozen=True):
@@ -138,12 +141,9 @@ class Record:
         seconds) is at most what that says."""
         ended, seconds = len(self.e2e), max(self.last, 1e-9)
         prompts = sum(self.prompts)
-        tpot = [
-            (whole - first) / (answer - self._grain)
-            for whole, first, answer in zip(self.e2e, self.ttft, self.answers, strict=True)
-            if answer > self._grain
-        ]
-        preempted = sum(each > 0 for each in self.preemptions)
+        first, whole = np.array(self.ttft), np.array(self.e2e)
+        answers, more = np.array(self.answers), np.array(self.answers) - self._grain
+        preempted = int(np.count_nonzero(self.preemptions))
         preemptions = sum(self.preemptions)
         queries = sum(each.prefix_queries for each in counters)
         return Summary(
@@ -153,13 +153,11 @@ class Record:
             request_throughput=ended / seconds,
             output_throughput=self.generated / seconds,
             total_throughput=(self.generated + prompts) / seconds,
-            ttft=Spread.of(self.ttft),
-            tpot=Spread.of(tpot),
-            e2e=Spread.of(self.e2e),
-            normalized_latency=Spread.of(
-                whole / answer for whole, answer in zip(self.e2e, self.answers, strict=True)
-            ),
-            queue_time=Spread.of(self.queue),
+            ttft=Spread.of(first),
+            tpot=Spread.of((whole - first)[more > 0] / more[more > 0]),
+            e2e=Spread.of(whole),
+            normalized_latency=Spread.of(whole / answers),
+            queue_time=Spread.of(np.array(self.queue)),
             running=self._running / seconds,
             waiting=self._waiting / seconds,
             steps=self._steps,
@@ -179,13 +177,13 @@ class Record:
         )
 
     def _good(self, slo: dict[str, float]) -> int:
-        bound = {name: slo.get(name, math.inf) for name in ("ttft", "tpot", "e2el")}
-        return sum(
-            first <= bound["ttft"]
-            and whole <= bound["e2el"]
-            and (whole - first) <= bound["tpot"] * max(0, answer - self._grain)
-            for whole, first, answer in zip(self.e2e, self.ttft, self.answers, strict=True)
-        )
+        bound = {name: slo.get(name, math.inf) for name in ("ttft", "e2el")}
+        first, whole = np.array(self.ttft), np.array(self.e2e)
+        more = np.maximum(0, np.array(self.answers) - self._grain)
+        good = (first <= bound["ttft"]) & (whole <= bound["e2el"])
+        if "tpot" in slo:
+            good &= whole - first <= slo["tpot"] * more
+        return int(np.count_nonzero(good))
 
     def _shares(self, slots: int) -> MemoryShares | None:
         if not self._memory or not slots:

@@ -64,10 +64,13 @@ class Replica:
     def ongoing(self) -> int:
         return len(self.scheduler.roster.live)
 
-    def add(self, request: Request, now: float, work: int = 0) -> bool:
-        """Whether it was taken. `work` tokens of it are thought to have to be computed."""
+    def add(
+        self, request: Request, now: float, names: list[bytes] | None = None, work: int = 0
+    ) -> bool:
+        """Whether it was taken. `names` are those of `Scheduler.add`; `work` tokens of it are
+        thought to have to be computed."""
         try:
-            self.scheduler.add(request, now)
+            self.scheduler.add(request, now, names)
         except (InvalidRequest, QueueFull):
             self._record.refused += 1
             return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,11 +13,13 @@ from octavo.cluster.simulation.cost import Cost
 from octavo.cluster.simulation.fleet import RoutingPolicy, choose_by, run
 from octavo.cluster.simulation.hardware import GIB, Hardware
 from octavo.cluster.simulation.models import ModelSizes
+from octavo.cluster.simulation.naming import Naming
 from octavo.cluster.simulation.record import Record, Summary
 from octavo.cluster.simulation.replica import Replica
 from octavo.cluster.simulation.workload import Job
 from octavo.scheduler.config import Capacity, SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
+from octavo.scheduler.hashing import root_hash
 from octavo.scheduler.sampling import SamplingParams
 
 CONTEXT_BYTES = 1.0 * GIB  # CUDA's own, and what libraries allocate: a guess
@@ -118,9 +122,21 @@ class Setup:
         )
 
 
+@contextmanager
+def _calm() -> Iterator[None]:
+    """Nothing that a simulation drops hangs on to itself, and to look for such things among all
+    that thousands of caches hold would take most of the time."""
+    was, _ = gc.isenabled(), gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 def simulate(
     setup: Setup,
-    jobs: Sequence[Job],
+    jobs: Iterable[Job],
     *,
     slo: dict[str, float] | None = None,
     look: int = 0,
@@ -137,9 +153,19 @@ def simulate(
         Replica(str(i), settings, capacity, cost, record, candidates=candidates, look=look)
         for i in range(setup.replicas)
     ]
-    requests = (job.request(setup.grain, setup.sampling) for job in jobs)
+    naming = None
+    if settings.enable_prefix_caching and settings.allocation == "paged":  # else names are private
+        naming = Naming(root_hash(settings.revision, "", ""), settings.block_size)
+    requests = (
+        (
+            job.request(setup.grain, setup.sampling),
+            None if naming is None else naming.name(job.runs(setup.grain)),
+        )
+        for job in jobs
+    )
     choice = choose_by(setup.routing, replicas, setup.seed)
-    run(requests, replicas, choice, None if enough is None else lambda: enough(record))
+    with _calm():
+        run(requests, replicas, choice, None if enough is None else lambda: enough(record))
     counters = [each.scheduler.counters for each in replicas]
     taken = [each.requests for each in replicas]
     return record.summary(counters, taken, slots=capacity.tokens, slo=slo)

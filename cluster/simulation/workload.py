@@ -11,8 +11,9 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from functools import lru_cache
+from itertools import accumulate, islice, repeat
+from typing import Any, Protocol, TypeVar
 
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.request import Request
@@ -20,10 +21,12 @@ from octavo.scheduler.sampling import SamplingParams
 
 Piece = tuple[int, int]
 Length = tuple[int, int]  # tokens of the prompt, tokens of the answer
+T_co = TypeVar("T_co", covariant=True)
 OWN = 2**31  # contents from here on are one request's own
 SHARED = 2**30  # contents of prefixes that were asked for, not found in a trace
 
 STRETCHES, MOST_DRAWS = 12, 20
+SAMPLE = 100_000  # lengths whose means are looked at
 
 # Means of the prompt and of the answer in the traces of the PagedAttention paper (Kwon et al. 2023)
 MEANS = {"sharegpt": (161.31, 337.99), "alpaca": (19.31, 58.45)}
@@ -40,17 +43,30 @@ class Job:
     answer: int
     pieces: tuple[Piece, ...] = ()
 
-    def tokens(self, grain: int = 1) -> list[int]:
-        """Of the prompt, each of which may stand for `grain` of them; at least one."""
-        made: list[int] = []
-        before = 0
+    def runs(self, grain: int = 1) -> list[Piece]:
+        """Its prompt's tokens, each of which may stand for `grain` of them, equal neighbours
+        together; at least one."""
+        made: list[Piece] = []
+        before, left = 0, max(1, round(self.prompt / grain))
         for content, count in self.pieces:
-            count = min(count, self.prompt - before)
-            made += [content] * ((before + count) // grain - before // grain)
-            before += count
-        total = max(1, round(self.prompt / grain))
-        del made[total:]
-        return made + [OWN + self.number] * (total - len(made))
+            end = min(before + count, self.prompt)
+            some = min(left, end // grain - before // grain)
+            before = end
+            if some:
+                left -= some
+                if made and made[-1][0] == content:
+                    some += made.pop()[1]
+                made.append((content, some))
+        if left:
+            made.append((OWN + self.number, left))
+        return made
+
+    def tokens(self, grain: int = 1) -> list[int]:
+        """Of the prompt, as `runs` has them."""
+        made: list[int] = []
+        for content, count in self.runs(grain):
+            made += [content] * count
+        return made
 
     def request(self, grain: int, sampling: dict[str, Any]) -> Request:
         """An answer of exactly so many tokens: what a model says, and where it ends, is not
@@ -60,50 +76,119 @@ class Job:
             whole, rest = divmod(answer, grain)
             dither = (self.number * 0x9E3779B1 & 0xFFFFFFFF) / 2**32
             answer = max(1, whole + (rest / grain > dither))
-        parameters = SamplingParams(max_tokens=answer, seed=0, ignore_eos=True, **sampling)
+        parameters = _parameters(answer, tuple(sampling.items()))
         return Request(str(self.number), self.tokens(grain), parameters, arrived=self.at)
+
+
+@lru_cache(maxsize=4096)
+def _parameters(answer: int, others: tuple[tuple[str, Any], ...]) -> SamplingParams:
+    return SamplingParams(max_tokens=answer, seed=0, ignore_eos=True, **dict(others))
+
+
+class Series(Protocol[T_co]):
+    """As many as it says, the same each time, though they may be drawn one by one."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[T_co]: ...
+
+
+class Lengths:
+    """Log-normal ones, with means `spread` times their medians; 1 makes all alike. Sums of more
+    than `most` tokens are drawn again, and the rest is stretched until the means are as asked for
+    again, to a hundredth where there is room for that: those of the first `SAMPLE`."""
+
+    def __init__(
+        self, means: tuple[float, float], count: int, seed: int, most: int, spread: float = 2.0
+    ) -> None:
+        self._count = count
+        self._seed = seed
+        self._most = most
+        self._sigma = math.sqrt(2 * math.log(spread))
+        self._medians = [mean / spread for mean in means]
+        for _ in range(STRETCHES):
+            sample = list(islice(self._draw(count), SAMPLE))
+            if len(sample) < min(count, SAMPLE):
+                raise InvalidRequest(
+                    "max_model_len",
+                    f"--max-model-len {most} leaves out nearly all requests of {means[0]:g} and "
+                    f"{means[1]:g} tokens: raise it, or ask for shorter ones",
+                )
+            medians = self._medians
+            got = [sum(each[side] for each in sample) / len(sample) for side in (0, 1)]
+            if all(abs(one / mean - 1) < 0.01 for one, mean in zip(got, means, strict=True)):
+                break
+            stretched = zip(medians, means, got, strict=True)
+            self._medians = [median * mean / one for median, mean, one in stretched]
+        self._medians = medians
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Length]:
+        return self._draw(self._count)
+
+    def _draw(self, count: int) -> Iterator[Length]:
+        """Fewer, where hardly any keeps the bound."""
+        draw = random.Random(f"lengths {self._seed}").lognormvariate
+        (prompts, answers), sigma, most = self._medians, self._sigma, self._most
+        for _ in range(count * MOST_DRAWS):
+            if not count:
+                return
+            prompt = max(1, round(prompts * draw(0, sigma)))
+            answer = max(1, round(answers * draw(0, sigma)))
+            if prompt + answer <= most:
+                count -= 1
+                yield prompt, answer
 
 
 def draw_lengths(
     means: tuple[float, float], count: int, seed: int, most: int, spread: float = 2.0
 ) -> list[Length]:
-    """Log-normal ones, with means `spread` times their medians; 1 makes all alike. Sums of more
-    than `most` tokens are drawn again, and the rest is stretched until the means are as asked for
-    again, to a hundredth where there is room for that."""
-    sigma = math.sqrt(2 * math.log(spread))
-    medians = [mean / spread for mean in means]
-    found: list[Length] = []
-    for _ in range(STRETCHES):
-        source = random.Random(f"lengths {seed}")
-        found = []
-        for _ in range(count * MOST_DRAWS):
-            drawn = [max(1, round(each * source.lognormvariate(0, sigma))) for each in medians]
-            if sum(drawn) <= most:
-                found.append((drawn[0], drawn[1]))
-            if len(found) == count:
-                break
-        else:
-            raise InvalidRequest(
-                "max_model_len",
-                f"--max-model-len {most} leaves out nearly all requests of {means[0]:g} and "
-                f"{means[1]:g} tokens: raise it, or ask for shorter ones",
-            )
-        got = [sum(each[side] for each in found) / count for side in (0, 1)]
-        if all(abs(one / mean - 1) < 0.01 for one, mean in zip(got, means, strict=True)):
-            break
-        medians = [m * mean / one for m, mean, one in zip(medians, means, got, strict=True)]
-    return found
+    """All of those `Lengths`."""
+    return list(Lengths(means, count, seed, most, spread))
 
 
-def draw_arrivals(rate: float, count: int, seed: int, burstiness: float = 1.0) -> list[float]:
+class Arrivals:
     """Seconds from the start: gaps by a gamma distribution, Poisson arrivals at `burstiness` 1,
     more in bursts below and more evenly above it, as vLLM's benchmark has it. With an infinite
     rate, all at once."""
-    if math.isinf(rate):
-        return [0.0] * count
-    source = random.Random(f"arrivals {seed}")
-    scale = 1 / (rate * burstiness)
-    return list(accumulate(source.gammavariate(burstiness, scale) for _ in range(count)))
+
+    def __init__(self, rate: float, count: int, seed: int, burstiness: float = 1.0) -> None:
+        self._scale = 1 / (rate * burstiness)  # 0 at an infinite rate
+        self._count = count
+        self._seed = seed
+        self._burstiness = burstiness
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[float]:
+        if not self._scale:
+            return repeat(0.0, self._count)
+        draw = random.Random(f"arrivals {self._seed}").gammavariate
+        return accumulate(draw(self._burstiness, self._scale) for _ in range(self._count))
+
+
+def draw_arrivals(rate: float, count: int, seed: int, burstiness: float = 1.0) -> list[float]:
+    """All of those `Arrivals`."""
+    return list(Arrivals(rate, count, seed, burstiness))
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Those of `make_jobs`, made while they are gone through: there may be ten million."""
+
+    lengths: Series[Length]
+    arrivals: Series[float]
+    prefix: int = 0
+    prefixes: int = 1
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[Job]:
+        return make_jobs(self.lengths, self.arrivals, self.prefix, self.prefixes, self.seed)
 
 
 def make_jobs(
