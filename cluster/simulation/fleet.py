@@ -99,8 +99,10 @@ class TwoChoices:
         pass
 
     def send(self, request: Request, names: BlockNames, now: float) -> Replica:
-        pair = self._source.sample(self._replicas, min(2, len(self._replicas)))
-        replica = min(pair, key=lambda each: each.ongoing)
+        replicas, draw = self._replicas, self._source.random
+        first, step = int(draw() * len(replicas)), int(draw() * (len(replicas) - 1))
+        one, other = replicas[first], replicas[(first + 1 + step) % len(replicas)]
+        replica = one if one.ongoing <= other.ongoing else other
         replica.add(request, now, names)
         return replica
 

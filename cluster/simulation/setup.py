@@ -158,10 +158,11 @@ def simulate(
         naming = Naming(root_hash(settings.revision, "", ""), settings.block_size)
     requests = (
         (
-            job.request(setup.grain, setup.sampling),
-            None if naming is None else naming.name(job.runs(setup.grain)),
+            job.request(setup.grain, setup.sampling, runs),
+            None if naming is None else naming.name(runs),
         )
         for job in jobs
+        for runs in (job.runs(setup.grain),)
     )
     choice = choose_by(setup.routing, replicas, setup.seed)
     with _calm():

@@ -63,21 +63,29 @@ class Job:
 
     def tokens(self, grain: int = 1) -> list[int]:
         """Of the prompt, as `runs` has them."""
-        made: list[int] = []
-        for content, count in self.runs(grain):
-            made += [content] * count
-        return made
+        return _spell(self.runs(grain))
 
-    def request(self, grain: int, sampling: dict[str, Any]) -> Request:
+    def request(
+        self, grain: int, sampling: dict[str, Any], runs: Sequence[Piece] | None = None
+    ) -> Request:
         """An answer of exactly so many tokens: what a model says, and where it ends, is not
-        simulated. `sampling` has what is asked for besides: `n`, `beam_width`."""
+        simulated. `sampling` has what is asked for besides: `n`, `beam_width`; `runs` are its own,
+        where they are at hand."""
         answer = self.answer
         if grain > 1:  # rounded at random, so that all answers together are as long as they were
             whole, rest = divmod(answer, grain)
             dither = (self.number * 0x9E3779B1 & 0xFFFFFFFF) / 2**32
             answer = max(1, whole + (rest / grain > dither))
         parameters = _parameters(answer, tuple(sampling.items()))
-        return Request(str(self.number), self.tokens(grain), parameters, arrived=self.at)
+        prompt = _spell(self.runs(grain) if runs is None else runs)
+        return Request(str(self.number), prompt, parameters, arrived=self.at)
+
+
+def _spell(runs: Sequence[Piece]) -> list[int]:
+    made: list[int] = []
+    for content, count in runs:
+        made += [content] * count
+    return made
 
 
 @lru_cache(maxsize=4096)
