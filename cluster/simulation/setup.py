@@ -126,7 +126,8 @@ class Setup:
 def _calm() -> Iterator[None]:
     """Nothing that a simulation drops hangs on to itself, and to look for such things among all
     that thousands of caches hold would take most of the time."""
-    was, _ = gc.isenabled(), gc.disable()
+    was = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:

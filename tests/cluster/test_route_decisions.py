@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo.cluster.routing.routing import PATIENCE, Reason, Routing
@@ -117,7 +117,12 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],  # it looks at the clock
+)
 @given(
     told=st.integers(0, len(REPLICAS)),
     depth=DEPTHS,
