@@ -12,19 +12,20 @@ Without a file, lengths are drawn from a log-normal distribution with the means 
 from __future__ import annotations
 
 import argparse
-import math
+import itertools
 import os
 import random
 import statistics
 from pathlib import Path
 
-from octavo.cluster.bench.datasets.lengths import (
+from octavo.cluster.traces.lengths import (
     LEAST,
     LONGEST,
     LONGEST_PROMPT,
     PAPER_MEANS,
     Length,
     first_turns,
+    log_normal,
     read_lengths,
 )
 
@@ -77,9 +78,4 @@ def _read(file: Path, only_first: bool) -> list[Length]:
 
 
 def _draw(name: str, source: random.Random) -> list[Length]:
-    sigma = math.sqrt(2 * math.log(2))  # the mean is twice the median
-    prompt, answer = (math.log(mean / 2) for mean in PAPER_MEANS[name])
-    return [
-        (round(source.lognormvariate(prompt, sigma)), round(source.lognormvariate(answer, sigma)))
-        for _ in range(4096)
-    ]
+    return list(itertools.islice(log_normal(PAPER_MEANS[name], source), 4096))

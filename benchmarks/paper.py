@@ -40,12 +40,12 @@ from octavo.cluster.simulation.models import NAMED, ModelSizes
 from octavo.cluster.simulation.record import Record, Summary
 from octavo.cluster.simulation.setup import Setup, simulate
 from octavo.cluster.simulation.workload import (
-    MEANS,
     Job,
     draw_arrivals,
     draw_lengths,
     make_jobs,
 )
+from octavo.cluster.traces.lengths import PAPER_MEANS
 from octavo.scheduler.config import SchedulerConfig
 
 SPREAD = 1.45
@@ -110,7 +110,7 @@ def workload(
 ) -> Jobs:
     """So many requests a second, for as long as the runs of that data set are; each `copies` times
     at once."""
-    drawn = draw_lengths(means or MEANS[name], 4000, 0, LONGEST, SPREAD)
+    drawn = draw_lengths(means or PAPER_MEANS[name], 4000, 0, LONGEST, SPREAD)
 
     def jobs(rate: float) -> list[Job]:
         count = max(LEAST, int(rate * SECONDS[name] * length["factor"]))
@@ -261,7 +261,7 @@ def prefix() -> None:
 def chat() -> None:
     """Figure 17: the last 1,024 tokens of a conversation, up to 1,024 in answer. Nothing is kept
     between turns. Prompts are taken to be 1,024 long, answers as ShareGPT's."""
-    drawn = draw_lengths(MEANS["sharegpt"], 4000, 0, LONGEST, SPREAD)
+    drawn = draw_lengths(PAPER_MEANS["sharegpt"], 4000, 0, LONGEST, SPREAD)
 
     def jobs(rate: float) -> list[Job]:
         count = max(LEAST, int(rate * SECONDS["sharegpt"] * length["factor"]))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from octavo.cluster.bench.datasets.request import Request
 from octavo.cluster.bench.prompts import UNKNOWN_VOCABULARY, Prompts, Words, ordinary_tokens
+from octavo.cluster.traces.request import Request
 from octavo.scheduler.errors import InvalidRequest
 
 if TYPE_CHECKING:

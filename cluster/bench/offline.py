@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from octavo.cluster.bench.datasets.request import Request
 from octavo.cluster.bench.datasets.synthetic import random_requests
 from octavo.cluster.bench.prompts import Prompts, ordinary_tokens
 from octavo.cluster.bench.report import check_folder
 from octavo.cluster.bench.workload import requests_of
 from octavo.cluster.offline.llm import LLM, PromptLike
 from octavo.cluster.offline.outputs import RequestOutput
+from octavo.cluster.traces.request import Request
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.sampling import SamplingParams
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.cluster.bench.datasets.request import Piece, Request
+from octavo.cluster.traces.request import Piece, Request
 from octavo.scheduler.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from octavo.cluster.bench.answers import Answer
 from octavo.cluster.bench.bodies import CHAT, Bodies
-from octavo.cluster.bench.datasets.request import Request
 from octavo.cluster.bench.load import Run, send_all
 from octavo.cluster.bench.measure import Measured, measure
 from octavo.cluster.bench.options import (
@@ -33,6 +32,7 @@ from octavo.cluster.bench.report import (
 )
 from octavo.cluster.bench.target import Served, Target, endpoint, find_model, target_of
 from octavo.cluster.bench.workload import requests_of, self_timed, times_of
+from octavo.cluster.traces.request import Request
 from octavo.scheduler.errors import InvalidRequest
 
 SAMPLING = (

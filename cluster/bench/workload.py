@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.cluster.bench.arrivals import RampUp, arrivals
-from octavo.cluster.bench.datasets.lengths import Length, drawn, first_turns, read_lengths, usable
-from octavo.cluster.bench.datasets.request import Request, alone
 from octavo.cluster.bench.datasets.synthetic import prefix_repetition, random_requests
 from octavo.cluster.bench.datasets.texts import Count, Wrap, read_custom, read_sharegpt
-from octavo.cluster.bench.datasets.traces import (
+from octavo.cluster.bench.names import HAVE_TIMES, KEEP_TIMES, SHUFFLED
+from octavo.cluster.traces.lengths import Length, drawn, first_turns, read_lengths, usable
+from octavo.cluster.traces.recorded import (
     MILLISECONDS,
     MOONCAKE_BLOCK,
+    in_order,
     read_azure,
     read_burstgpt,
     read_timed,
 )
-from octavo.cluster.bench.names import HAVE_TIMES, KEEP_TIMES, SHUFFLED
+from octavo.cluster.traces.request import Request, alone
 from octavo.scheduler.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -215,10 +216,7 @@ def _timed_trace(arguments: argparse.Namespace, _: Texts) -> Iterator[Request]:
 
 def _in_order(requests: Iterator[Request], arguments: argparse.Namespace) -> Iterator[Request]:
     """The first ones of a trace, by time, with another length of answers where one is asked for."""
-    first = sorted(
-        itertools.islice(requests, arguments.num_prompts), key=lambda each: each.arrival or 0.0
-    )
-    for each in first:
+    for each in in_order(requests, arguments.num_prompts):
         if arguments.output_len:
             each = dataclasses.replace(each, output_len=arguments.output_len)
         yield each

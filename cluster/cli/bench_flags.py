@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from octavo.cluster.bench.names import DATASETS, ENDPOINTS, METRICS, PROMPT_FORMATS
+from octavo.cluster.cli.engine_flags import (
+    EXECUTOR,
+    MODEL,
+    TENSOR_PARALLEL_SIZE,
+    add_cache,
+    add_device,
+    add_model,
+    add_schedule,
+)
+from octavo.cluster.cli.load_flags import (
+    BURSTINESS,
+    CHUNK_HASH_SIZE,
+    DATASET_NAME,
+    DATASET_PATH,
+    GOODPUT,
+    NUM_PROMPTS,
+    RANDOM_INPUT_LEN,
+    RANDOM_OUTPUT_LEN,
+    REQUEST_RATE,
+    SEED,
+    N,
+)
+from octavo.cluster.cli.values import json_object, port
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-AddGroup: TypeAlias = Callable[[argparse.ArgumentParser], None]
-AddFlags: TypeAlias = Callable[[argparse._ArgumentGroup], None]
 
 SERVE_EPILOG = """\
 examples:
@@ -21,8 +40,8 @@ examples:
 """
 
 
-def add_bench(commands: Commands, engine: Sequence[AddGroup], add_device: AddFlags) -> None:
-    """Adds the command. `engine` and `add_device` add the flags of an engine in this process."""
+def add_bench(commands: Commands) -> None:
+    """Adds the command."""
     bench = commands.add_parser(
         "bench",
         help="measure a server or an engine under load",
@@ -31,8 +50,8 @@ def add_bench(commands: Commands, engine: Sequence[AddGroup], add_device: AddFla
     )
     kinds = bench.add_subparsers(dest="bench", required=True, metavar="KIND")
     _serve(kinds)
-    _throughput(kinds, engine, add_device)
-    _latency(kinds, engine, add_device)
+    _throughput(kinds)
+    _latency(kinds)
 
 
 def _serve(kinds: Commands) -> None:
@@ -52,7 +71,7 @@ def _serve(kinds: Commands) -> None:
     _results(serve)
 
 
-def _throughput(kinds: Commands, engine: Sequence[AddGroup], add_device: AddFlags) -> None:
+def _throughput(kinds: Commands) -> None:
     throughput = kinds.add_parser(
         "throughput",
         help="tokens a second of an engine in this process, all requests at once",
@@ -60,11 +79,9 @@ def _throughput(kinds: Commands, engine: Sequence[AddGroup], add_device: AddFlag
         allow_abbrev=False,
         conflict_handler="resolve",
     )
-    _engine(throughput, engine, add_device)
+    _engine(throughput)
     _dataset(throughput)
-    throughput.add_argument(
-        "--n", type=int, default=1, help="answers to each prompt (default: %(default)s)"
-    )
+    N.add(throughput)
     throughput.add_argument(
         "--num-warmups",
         type=int,
@@ -75,7 +92,7 @@ def _throughput(kinds: Commands, engine: Sequence[AddGroup], add_device: AddFlag
     _output_json(throughput)
 
 
-def _latency(kinds: Commands, engine: Sequence[AddGroup], add_device: AddFlags) -> None:
+def _latency(kinds: Commands) -> None:
     latency = kinds.add_parser(
         "latency",
         help="seconds that an engine in this process takes for one batch",
@@ -83,7 +100,7 @@ def _latency(kinds: Commands, engine: Sequence[AddGroup], add_device: AddFlags) 
         allow_abbrev=False,
         conflict_handler="resolve",
     )
-    _engine(latency, engine, add_device)
+    _engine(latency)
     latency.set_defaults(enable_prefix_caching=False)  # as in vLLM: the prompts are always the same
     for flag, default, text in (
         ("--input-len", 32, "tokens of each prompt"),
@@ -100,30 +117,16 @@ def _latency(kinds: Commands, engine: Sequence[AddGroup], add_device: AddFlags) 
     _output_json(latency)
 
 
-def _engine(
-    parser: argparse.ArgumentParser, engine: Sequence[AddGroup], add_device: AddFlags
-) -> None:
-    parser.add_argument(
-        "--model",
-        metavar="MODEL",
-        help="a directory in Hugging Face's layout, or a name on the hub "
-        "(default: the embedded SmolLM2-135M-Instruct)",
-    )
-    for add_group in engine:
+def _engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="MODEL", help=MODEL)
+    for add_group in (add_model, add_cache, add_schedule):
         add_group(parser)
     group = parser.add_argument_group("machines", "ranks, devices")
-    group.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        type=int,
-        default=1,
-        metavar="N",
-        help="ranks that share the model; more than one need --executor ray (default: %(default)s)",
-    )
+    more = "ranks that share one model; more than one need --executor ray (default: %(default)s)"
+    TENSOR_PARALLEL_SIZE.add(group, help=more)
     add_device(group)
-    group.add_argument(
-        "--executor",
-        choices=("ray", "local"),
+    EXECUTOR.add(
+        group,
         default="local",
         help="local: this process; ray: actors (default: %(default)s)",
     )
@@ -139,7 +142,7 @@ def _server(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--base-url", metavar="URL", help="the server (default: --host and --port)")
     group.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
-    group.add_argument("--port", type=int, default=8000, help="default: %(default)s")
+    group.add_argument("--port", type=port, default=8000, help="default: %(default)s")
     group.add_argument("--endpoint", metavar="PATH", help="default: what the backend has")
     group.add_argument(
         "--header", nargs="*", metavar="KEY=VALUE", help="headers to send with each request"
@@ -171,30 +174,20 @@ def _server(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long to wait for a server that starts (default: %(default)s)",
     )
-    group.add_argument("--extra-body", type=_json_object, metavar="JSON", help="fields to send too")
+    group.add_argument("--extra-body", type=json_object, metavar="JSON", help="fields to send too")
 
 
 def _dataset(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("requests", "what is asked")
-    group.add_argument(
-        "--dataset-name", choices=DATASETS, default="random", help="default: %(default)s"
-    )
-    group.add_argument(
-        "--dataset-path",
-        metavar="FILE",
+    DATASET_NAME.add(group, choices=DATASETS, default="random")
+    DATASET_PATH.add(
+        group,
         help="the trace (.gz too), ShareGPT's JSON, a CSV of lengths, or JSON lines with prompt "
         "and output_tokens; sharegpt without a file draws lengths by the means of the "
         "PagedAttention paper",
     )
-    group.add_argument(
-        "--num-prompts", type=int, default=1000, metavar="N", help="default: %(default)s"
-    )
-    group.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="decides prompts, lengths, order and arrivals (default: %(default)s)",
-    )
+    NUM_PROMPTS.add(group, default=1000, help="default: %(default)s")
+    SEED.add(group)
     group.add_argument("--input-len", type=int, metavar="TOKENS", help="of prompts that are random")
     group.add_argument("--output-len", type=int, metavar="TOKENS", help="of all answers")
     group.add_argument(
@@ -210,9 +203,9 @@ def _dataset(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="send a custom prompt as it stands (default: off)",
     )
+    RANDOM_INPUT_LEN.add(group)
+    RANDOM_OUTPUT_LEN.add(group)
     for flag, default, text in (
-        ("--random-input-len", 1024, "random: tokens of a prompt"),
-        ("--random-output-len", 128, "random: tokens of an answer"),
         ("--random-prefix-len", 0, "random: tokens that all prompts begin with, on top"),
         ("--prefix-repetition-prefix-len", 256, "prefix_repetition: tokens of a prefix"),
         ("--prefix-repetition-suffix-len", 256, "prefix_repetition: tokens after it"),
@@ -233,10 +226,8 @@ def _dataset(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--sharegpt-output-len", type=int, metavar="N", help="sharegpt: tokens of an answer"
     )
-    group.add_argument(
-        "--timed-trace-chunk-hash-size",
-        type=int,
-        metavar="TOKENS",
+    CHUNK_HASH_SIZE.add(
+        group,
         help="tokens that a hash id stands for (default: 512 for mooncake, 16 for timed_trace)",
     )
     group.add_argument(
@@ -249,21 +240,8 @@ def _dataset(parser: argparse.ArgumentParser) -> None:
 
 def _traffic(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("traffic", "when requests are sent")
-    group.add_argument(
-        "--request-rate",
-        type=float,
-        default=float("inf"),
-        metavar="RATE",
-        help="requests a second; inf sends all at once (default: %(default)s)",
-    )
-    group.add_argument(
-        "--burstiness",
-        type=float,
-        default=1.0,
-        metavar="SHAPE",
-        help="1 is a Poisson process, less comes in bursts, more comes evenly "
-        "(default: %(default)s)",
-    )
+    REQUEST_RATE.add(group, default=float("inf"))
+    BURSTINESS.add(group)
     group.add_argument(
         "--max-concurrency", type=int, metavar="N", help="requests in flight (default: any number)"
     )
@@ -325,12 +303,7 @@ def _results(parser: argparse.ArgumentParser) -> None:
         metavar="NUMBERS",
         help="with commas between (default: %(default)s)",
     )
-    group.add_argument(
-        "--goodput",
-        nargs="+",
-        metavar="NAME:MS",
-        help="count requests that meet these objectives, of ttft, tpot and e2el",
-    )
+    GOODPUT.add(group)
     group.add_argument("--save-result", action="store_true", help="write JSON (default: off)")
     group.add_argument(
         "--save-detailed",
@@ -350,13 +323,3 @@ def _results(parser: argparse.ArgumentParser) -> None:
 
 def _output_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-json", metavar="FILE", help="write the figures there")
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
-    return found

@@ -10,14 +10,22 @@ from typing import TypeAlias, get_args
 from octavo.cluster.cli.access_flags import add_access
 from octavo.cluster.cli.bench_flags import add_bench
 from octavo.cluster.cli.chat_flags import add_chat_flags
+from octavo.cluster.cli.engine_flags import (
+    EXECUTOR,
+    MODEL,
+    NUM_REPLICAS,
+    TENSOR_PARALLEL_SIZE,
+    add_cache,
+    add_device,
+    add_model,
+    add_schedule,
+)
 from octavo.cluster.cli.journal_flags import add_journal_commands, add_journal_flags
 from octavo.cluster.cli.lora_flags import add_lora_flags
 from octavo.cluster.cli.simulate_flags import add_simulate
-from octavo.cluster.cli.sizes import parse_bytes
 from octavo.cluster.cli.top_flags import add_top
+from octavo.cluster.cli.values import port
 from octavo.cluster.config import PlacementStrategy
-from octavo.scheduler.config import Allocation, PreemptionMode
-from octavo.workers.config import CACHE_DTYPES, DEVICES, DTYPES, MODEL_IMPLS, QUANTIZATIONS
 
 SERVE_EPILOG = """\
 examples:
@@ -79,17 +87,16 @@ def _parser() -> argparse.ArgumentParser:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a directory in Hugging Face's layout, or a name on the hub "
-        "(default: the embedded SmolLM2-135M-Instruct)",
+        help=MODEL,
     )
-    model = (_model, add_chat_flags, add_lora_flags)
-    for add_group in (_front, add_access, *model, _cache, _schedule, _machines):
+    model = (add_model, add_chat_flags, add_lora_flags)
+    for add_group in (_front, add_access, *model, add_cache, add_schedule, _machines):
         add_group(serve)
-    add_journal_flags(serve, _size)
+    add_journal_flags(serve)
     _deploy(commands)
     _status(commands)
     add_journal_commands(commands)
-    add_bench(commands, (_model, _cache, _schedule), add_device)
+    add_bench(commands)
     add_simulate(commands)
     add_top(commands)
     return parser
@@ -150,7 +157,7 @@ def _front(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         help="address to listen on; 0.0.0.0 for all interfaces (default: %(default)s)",
     )
-    group.add_argument("--port", type=_port, default=8000, help="default: %(default)s")
+    group.add_argument("--port", type=port, default=8000, help="default: %(default)s")
     group.add_argument(
         "--served-model-name",
         nargs="+",
@@ -159,165 +166,10 @@ def _front(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _model(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model")
-    group.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default="auto",
-        help="data type to compute in; auto is the checkpoint's (default: %(default)s)",
-    )
-    group.add_argument(
-        "--kv-cache-dtype",
-        choices=CACHE_DTYPES,
-        default="auto",
-        help="data type of kept keys and values; auto is the one computed in, fp8 holds twice as "
-        "many tokens on a GPU, for answers that differ a little (default: %(default)s)",
-    )
-    group.add_argument(
-        "--quantization",
-        "-q",
-        choices=QUANTIZATIONS,
-        help="make the layers' weights int8, or on a GPU fp8, while loading: half the memory of "
-        "bfloat16 and quicker steps of few sequences, for answers that differ a little (default: "
-        "as in the checkpoint)",
-    )
-    group.add_argument(
-        "--model-impl",
-        choices=MODEL_IMPLS,
-        default="auto",
-        help="whose definition of the model computes: octavo's own, which is faster, or "
-        "transformers', which has most decoders; auto takes the own one where there is one "
-        "(default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-model-len",
-        type=int,
-        metavar="TOKENS",
-        help="longest prompt and answer together (default: the model's own)",
-    )
-    group.add_argument(
-        "--seed",
-        type=int,
-        help="answers requests that bring no seed repeatably: the same requests in the same order "
-        "get the same random numbers (default: fresh ones each time)",
-    )
-
-
-def _cache(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("cache", "memory for keys and values")
-    group.add_argument(
-        "--block-size",
-        type=int,
-        default=16,
-        metavar="TOKENS",
-        help="tokens a block, a power of two (default: %(default)s)",
-    )
-    group.add_argument(
-        "--num-gpu-blocks-override",
-        type=int,
-        metavar="BLOCKS",
-        help="number of blocks, on any device (default: what fits)",
-    )
-    group.add_argument(
-        "--kv-cache-memory-bytes",
-        type=_size,
-        metavar="SIZE",
-        help="cache size a rank, such as 2GiB or 512MB (default: a share of the free memory)",
-    )
-    group.add_argument(
-        "--gpu-memory-utilization",
-        type=float,
-        default=0.9,
-        metavar="SHARE",
-        help="share of a GPU's memory that model and cache may take (default: %(default)s)",
-    )
-    group.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="share the blocks of equal prefixes between requests (default: on)",
-    )
-    group.add_argument(
-        "--swap-space",
-        type=float,
-        metavar="GIB",
-        help="host memory a rank for blocks that the device has no room for, in GiB; 0 for none "
-        "(default: up to 4, as the machine's memory allows)",
-    )
-    group.add_argument(
-        "--allocation",
-        choices=get_args(Allocation),
-        default="paged",
-        help="paged takes blocks as they are needed; the others reserve them at admission, for "
-        "comparison: max for --max-model-len, pow2 for the prompt and the answer's length rounded "
-        "up to a power of two, oracle for what will be used; they turn prefix caching off "
-        "(default: %(default)s)",
-    )
-
-
-def _schedule(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("scheduling")
-    group.add_argument(
-        "--max-num-seqs",
-        type=int,
-        default=256,
-        metavar="N",
-        help="sequences that run at once (default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-num-batched-tokens",
-        type=int,
-        metavar="TOKENS",
-        help="tokens computed a step (default: 256 on the CPU, 2048 on CUDA)",
-    )
-    group.add_argument(
-        "--max-num-queued-reqs",
-        type=int,
-        default=1024,
-        metavar="N",
-        help="requests that may wait; more get 503 and Retry-After (default: %(default)s)",
-    )
-    group.add_argument(
-        "--preemption-mode",
-        choices=get_args(PreemptionMode),
-        default="auto",
-        help="what becomes of a preempted request's blocks: recompute them later, swap them to the "
-        "host, or the quicker of the two each time (default: %(default)s)",
-    )
-    group.add_argument(
-        "--watermark-low",
-        type=float,
-        default=0.04,
-        metavar="SHARE",
-        help="below this share of free blocks no request is admitted (default: %(default)s)",
-    )
-    group.add_argument(
-        "--watermark-high",
-        type=float,
-        default=0.08,
-        metavar="SHARE",
-        help="admission resumes at this share of free blocks (default: %(default)s)",
-    )
-
-
 def _machines(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machines", "processes, ranks, devices")
-    group.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        type=int,
-        default=1,
-        metavar="N",
-        help="ranks that share one model (default: %(default)s)",
-    )
-    group.add_argument(
-        "--num-replicas",
-        type=int,
-        default=1,
-        metavar="N",
-        help="copies of the model, each with its own ranks and cache (default: %(default)s)",
-    )
+    TENSOR_PARALLEL_SIZE.add(group)
+    NUM_REPLICAS.add(group)
     group.add_argument(
         "--placement-group-strategy",
         choices=get_args(PlacementStrategy),
@@ -334,12 +186,7 @@ def _machines(parser: argparse.ArgumentParser) -> None:
         "it fails (default: %(default)g)",
     )
     add_device(group)
-    group.add_argument(
-        "--executor",
-        choices=("ray", "local"),
-        default="ray",
-        help="ray: actors and Ray Serve; local: one process without Ray (default: %(default)s)",
-    )
+    EXECUTOR.add(group, default="ray")
     group.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -350,48 +197,3 @@ def _machines(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="start Ray's dashboard on 127.0.0.1 too (default: off)",
     )
-
-
-def add_device(group: argparse._ArgumentGroup) -> None:
-    """What a rank computes with."""
-    group.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="auto is cuda where there is a GPU (default: %(default)s)",
-    )
-    group.add_argument(
-        "--enforce-eager",
-        action="store_true",
-        help="record no CUDA graphs: less memory and a quicker start, but slower steps of few "
-        "sequences (default: off)",
-    )
-    group.add_argument(
-        "--cuda-graph-sizes",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="numbers of sequences for which decode steps are recorded as CUDA graphs; one number "
-        "is the largest of the usual ones (default: up to 512)",
-    )
-    group.add_argument(
-        "--num-threads",
-        type=int,
-        metavar="N",
-        help="CPU threads a rank (default: an even share of this machine's cores)",
-    )
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a port; give a number between 1 and 65535"
-        )
-    return int(text)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
 
+from octavo.cluster.cli.values import size
 from octavo.cluster.journal.settings import JOURNAL_BYTES
 
 
-def add_journal_flags(parser: argparse.ArgumentParser, size: Callable[[str], int]) -> None:
-    """The group "journal" of `octavo serve`; `size` reads a number of bytes."""
+def add_journal_flags(parser: argparse.ArgumentParser) -> None:
+    """The group "journal" of `octavo serve`."""
     group = parser.add_argument_group("journal", "what `octavo replay` and `octavo why` read")
     group.add_argument(
         "--journal",

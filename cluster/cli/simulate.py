@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
+from octavo.cluster.bench.options import objectives
 from octavo.cluster.cli.console import Console
 from octavo.cluster.simulation import fleets, questions
 from octavo.cluster.simulation.hardware import Hardware, find_hardware
@@ -19,28 +20,27 @@ from octavo.cluster.simulation.setup import Setup
 from octavo.cluster.simulation.table import Table
 from octavo.cluster.simulation.traces import Trace, read_trace
 from octavo.cluster.simulation.workload import (
-    MEANS,
     SAMPLE,
     Arrivals,
     Job,
     Jobs,
-    Length,
     Lengths,
     Series,
 )
+from octavo.cluster.traces.lengths import PAPER_MEANS, Length
 from octavo.scheduler.config import SchedulerConfig
 from octavo.scheduler.errors import InvalidRequest
 
 LONGEST = 16_384  # unless asked for: of a long context few workloads make use
 PROMPTS = 1000
-OBJECTIVES = ("ttft", "tpot", "e2el")
-DEFAULT_OBJECTIVES = {"ttft": 1.0}
+DEFAULT_OBJECTIVES = {"ttft": 1.0}  # seconds
 
 
 def simulate(arguments: argparse.Namespace, console: Console) -> None:
     """Prints the answer. Raises `InvalidRequest` naming the flag that is wrong."""
     setups = [_setup(arguments, find_hardware(name)) for name in arguments.hardware]
-    setup, slo = setups[0], _objectives(arguments.goodput)
+    setup = setups[0]
+    slo = {name: most / 1e3 for name, most in objectives(arguments.goodput).items()} or None
     if len(setups) > 1 and arguments.question != "fit":
         raise InvalidRequest("hardware", "--hardware takes one name, but for the question fit")
     workload = _Workload(arguments, setup.scheduler.max_model_len)
@@ -161,12 +161,13 @@ class _Workload:
         self.lengths: Series[Length]
         count = arguments.num_prompts
         if arguments.dataset_path is not None:
-            self._trace = read_trace(Path(arguments.dataset_path), count)
+            path, block = Path(arguments.dataset_path), arguments.timed_trace_chunk_hash_size
+            self._trace = read_trace(path, count, block)
             self.lengths = self._trace.lengths
-            origin = Path(arguments.dataset_path).name
+            origin = path.name
         else:
             name = arguments.dataset_name
-            means = MEANS.get(name, (arguments.random_input_len, arguments.random_output_len))
+            means = PAPER_MEANS.get(name, (arguments.random_input_len, arguments.random_output_len))
             spread = 1.0 if name == "random" else 2.0
             self.lengths = Lengths(means, count or PROMPTS, arguments.seed, longest, spread)
             origin = f"{name}, lengths drawn"
@@ -190,26 +191,6 @@ class _Workload:
             ]
         prefix, groups = arguments.prefix_len, arguments.num_prefixes
         return Jobs(self.lengths, arrivals, prefix, groups, arguments.seed)
-
-
-def _objectives(given: Sequence[str] | None) -> dict[str, float] | None:
-    """Seconds by name."""
-    if given is None:
-        return None
-    found: dict[str, float] = {}
-    for each in given:
-        name, _, text = each.partition(":")
-        try:
-            value = float(text)
-        except ValueError:
-            value = 0.0
-        if name not in OBJECTIVES or not value > 0:
-            raise InvalidRequest(
-                "goodput",
-                f"--goodput takes {', '.join(f'{name}:MS' for name in OBJECTIVES)}, got {each!r}",
-            )
-        found[name] = value / 1e3
-    return found
 
 
 def _describe(setup: Setup) -> str:

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import TypeAlias, get_args
 
+from octavo.cluster.bench.names import OBJECTIVES
+from octavo.cluster.cli.engine_flags import (
+    ALLOCATION,
+    BLOCK_SIZE,
+    ENABLE_PREFIX_CACHING,
+    GPU_MEMORY_UTILIZATION,
+    MAX_MODEL_LEN,
+    MAX_NUM_BATCHED_TOKENS,
+    MAX_NUM_SEQS,
+    NUM_GPU_BLOCKS_OVERRIDE,
+    NUM_REPLICAS,
+    PREEMPTION_MODE,
+    SWAP_SPACE,
+    TENSOR_PARALLEL_SIZE,
+    WATERMARK_HIGH,
+    WATERMARK_LOW,
+)
+from octavo.cluster.cli.load_flags import (
+    BURSTINESS,
+    CHUNK_HASH_SIZE,
+    DATASET_NAME,
+    DATASET_PATH,
+    GOODPUT,
+    NUM_PROMPTS,
+    RANDOM_INPUT_LEN,
+    RANDOM_OUTPUT_LEN,
+    REQUEST_RATE,
+    SEED,
+    N,
+)
+from octavo.cluster.cli.values import above_zero, positive, rate
 from octavo.cluster.simulation.fleet import RoutingPolicy
 from octavo.cluster.simulation.hardware import PRESETS
 from octavo.cluster.simulation.models import NAMED
-from octavo.scheduler.config import Allocation, PreemptionMode
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -79,20 +108,12 @@ def _devices(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(PRESETS)}, or a JSON file of measured rates (default: h100)",
     )
-    group.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="devices that share one model (default: %(default)s)",
-    )
-    group.add_argument(
-        "--num-replicas",
-        type=_positive,
+    TENSOR_PARALLEL_SIZE.add(group, type=positive)
+    NUM_REPLICAS.add(
+        group,
+        type=positive,
         nargs="+",
         default=[1],
-        metavar="N",
         help="copies of the model; `routing` takes several (default: 1)",
     )
     group.add_argument(
@@ -102,49 +123,34 @@ def _devices(parser: argparse.ArgumentParser) -> None:
         help="prefix: Octavo's own, by prefix and load; two-choices and round-robin: Ray Serve's "
         "(default: %(default)s)",
     )
-    group.add_argument(
-        "--gpu-memory-utilization",
-        type=float,
-        default=0.9,
-        metavar="SHARE",
-        help="of a device's memory for weights, steps and cache (default: %(default)s)",
-    )
-    group.add_argument(
-        "--num-gpu-blocks-override",
-        type=_positive,
-        metavar="BLOCKS",
-        help="blocks of one replica (default: what fits)",
-    )
-    group.add_argument(
-        "--swap-space",
-        type=float,
+    GPU_MEMORY_UTILIZATION.add(group)
+    NUM_GPU_BLOCKS_OVERRIDE.add(group, type=positive, help="of one replica (default: what fits)")
+    SWAP_SPACE.add(
+        group,
         default=4.0,
-        metavar="GIB",
         help="host memory of each device for blocks, 0 for none (default: %(default)g)",
     )
 
 
 def _workload(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("requests")
-    group.add_argument(
-        "--dataset-name",
+    DATASET_NAME.add(
+        group,
         choices=("random", "sharegpt", "alpaca"),
         default="sharegpt",
         help="lengths drawn with the means of that data set, or with those of --random-input-len "
         "and --random-output-len (default: %(default)s)",
     )
-    group.add_argument(
-        "--dataset-path",
-        metavar="FILE",
+    DATASET_PATH.add(
+        group,
         help="recorded requests instead: a trace of Azure, BurstGPT or Mooncake (whose hash_ids "
         "are shared prefixes), or a CSV file of prompt and answer lengths",
     )
-    group.add_argument(
-        "--random-input-len", type=_positive, default=1024, metavar="TOKENS", help="%(default)s"
+    CHUNK_HASH_SIZE.add(
+        group, type=positive, help="tokens that a hash id stands for (default: found out)"
     )
-    group.add_argument(
-        "--random-output-len", type=_positive, default=128, metavar="TOKENS", help="%(default)s"
-    )
+    RANDOM_INPUT_LEN.add(group, type=positive)
+    RANDOM_OUTPUT_LEN.add(group, type=positive)
     group.add_argument(
         "--prefix-len",
         type=int,
@@ -153,66 +159,43 @@ def _workload(parser: argparse.ArgumentParser) -> None:
         help="that all prompts of a group have in common, before their own (default: 0)",
     )
     group.add_argument(
-        "--num-prefixes", type=_positive, default=1, metavar="N", help="groups (default: 1)"
+        "--num-prefixes", type=positive, default=1, metavar="N", help="groups (default: 1)"
     )
-    group.add_argument(
-        "--num-prompts",
-        type=_positive,
-        metavar="N",
-        help="requests (default: all of a file, else 1000)",
-    )
-    group.add_argument(
-        "--request-rate",
-        type=_rate,
+    NUM_PROMPTS.add(group, type=positive, help="requests (default: all of a file, else 1000)")
+    REQUEST_RATE.add(
+        group,
+        type=rate,
         nargs="+",
-        metavar="RATE",
         help="arrivals a second, inf for all at once; `rate` takes several (default: the times of "
         "the file where it has them, else 1)",
     )
-    group.add_argument(
-        "--burstiness",
-        type=_above_zero,
-        default=1.0,
-        metavar="X",
-        help="1 is Poisson arrivals, less comes in bursts, more evenly (default: %(default)g)",
-    )
-    group.add_argument("--n", type=_positive, default=1, help="samples of each (default: 1)")
-    group.add_argument("--beam-width", type=_positive, metavar="N", help="beams of each")
-    group.add_argument("--seed", type=int, default=0, help="of all that is drawn (default: 0)")
+    BURSTINESS.add(group, type=above_zero)
+    N.add(group, type=positive)
+    group.add_argument("--beam-width", type=positive, metavar="N", help="beams of each")
+    SEED.add(group)
 
 
 def _engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine", "as for `octavo serve`")
-    group.add_argument(
-        "--max-model-len",
-        type=_positive,
-        metavar="TOKENS",
+    MAX_MODEL_LEN.add(
+        group,
+        type=positive,
         help="longest prompt and answer together (default: the model's own, 16384 at most)",
     )
-    group.add_argument("--block-size", type=_positive, default=16, metavar="TOKENS", help="16")
-    group.add_argument("--max-num-seqs", type=_positive, default=256, metavar="N", help="256")
-    group.add_argument(
-        "--max-num-batched-tokens", type=_positive, default=2048, metavar="TOKENS", help="2048"
+    BLOCK_SIZE.add(group, type=positive)
+    MAX_NUM_SEQS.add(group, type=positive)
+    MAX_NUM_BATCHED_TOKENS.add(
+        group, type=positive, default=2048, help="tokens computed a step (default: %(default)s)"
     )
-    group.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="default: on",
-    )
-    group.add_argument("--preemption-mode", choices=get_args(PreemptionMode), default="auto")
-    group.add_argument("--watermark-low", type=float, default=0.04, metavar="SHARE", help="0.04")
-    group.add_argument("--watermark-high", type=float, default=0.08, metavar="SHARE", help="0.08")
-    group.add_argument("--allocation", choices=get_args(Allocation), default="paged")
+    for flag in (ENABLE_PREFIX_CACHING, PREEMPTION_MODE, WATERMARK_LOW, WATERMARK_HIGH, ALLOCATION):
+        flag.add(group)
 
 
 def _answer(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("answer")
-    group.add_argument(
-        "--goodput",
-        nargs="+",
-        metavar="KEY:MS",
-        help="objectives: any of ttft:MS, tpot:MS, e2el:MS (default for `replicas`: ttft:1000)",
+    GOODPUT.add(
+        group,
+        help=f"objectives, any of {', '.join(OBJECTIVES)} (default for `replicas`: ttft:1000)",
     )
     group.add_argument(
         "--share",
@@ -221,11 +204,11 @@ def _answer(parser: argparse.ArgumentParser) -> None:
         help="of the requests that must keep them, for `replicas` (default: %(default)g)",
     )
     group.add_argument(
-        "--max-replicas", type=_positive, default=256, metavar="N", help="`replicas`: 256"
+        "--max-replicas", type=positive, default=256, metavar="N", help="`replicas`: 256"
     )
     group.add_argument(
         "--pool-shares",
-        type=_above_zero,
+        type=above_zero,
         nargs="+",
         default=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0],
         metavar="SHARE",
@@ -233,7 +216,7 @@ def _answer(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--block-sizes",
-        type=_positive,
+        type=positive,
         nargs="+",
         default=[1, 2, 4, 8, 16, 32, 64, 128, 256],
         metavar="TOKENS",
@@ -241,7 +224,7 @@ def _answer(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--lengths",
-        type=_positive,
+        type=positive,
         nargs="+",
         default=[64, 128, 256, 512, 1024, 2048, 4096, 8192],
         metavar="TOKENS",
@@ -249,32 +232,10 @@ def _answer(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--grain",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="TOKENS",
         help="simulate so many tokens as one, and so many steps as one: as much faster, but times "
         "to first tokens are too long by about as many steps; must divide --block-size",
     )
     group.add_argument("--save-result", metavar="FILE", help="the answer as JSON as well")
-
-
-def _number(convert: Callable[[str], float], text: str, least: float, what: str) -> float:
-    try:
-        value = convert(text)
-    except ValueError:
-        value = -1
-    if not value > least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
-
-
-def _positive(text: str) -> int:
-    return int(_number(int, text, 0, "a whole number above 0"))
-
-
-def _above_zero(text: str) -> float:
-    return _number(float, text, 0, "a number above 0")
-
-
-def _rate(text: str) -> float:
-    return _number(float, text, 0, "a number above 0, or inf")

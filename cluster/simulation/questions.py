@@ -13,7 +13,8 @@ from octavo.cluster.simulation.hardware import GIB
 from octavo.cluster.simulation.record import Summary
 from octavo.cluster.simulation.setup import Setup, simulate
 from octavo.cluster.simulation.table import Table
-from octavo.cluster.simulation.workload import Job, Length, Series
+from octavo.cluster.simulation.workload import Job, Series
+from octavo.cluster.traces.lengths import Length
 from octavo.scheduler.config import PreemptionMode
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.rates import Rates

@@ -7,7 +7,6 @@ Everything is drawn from a seed.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,21 +14,18 @@ from functools import lru_cache
 from itertools import accumulate, islice, repeat
 from typing import Any, Protocol, TypeVar
 
+from octavo.cluster.traces.lengths import Length, log_normal
 from octavo.scheduler.errors import InvalidRequest
 from octavo.scheduler.request import Request
 from octavo.scheduler.sampling import SamplingParams
 
 Piece = tuple[int, int]
-Length = tuple[int, int]  # tokens of the prompt, tokens of the answer
 T_co = TypeVar("T_co", covariant=True)
 OWN = 2**31  # contents from here on are one request's own
 SHARED = 2**30  # contents of prefixes that were asked for, not found in a trace
 
 STRETCHES, MOST_DRAWS = 12, 20
 SAMPLE = 100_000  # lengths whose means are looked at
-
-# Means of the prompt and of the answer in the traces of the PagedAttention paper (Kwon et al. 2023)
-MEANS = {"sharegpt": (161.31, 337.99), "alpaca": (19.31, 58.45)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +107,8 @@ class Lengths:
         self._count = count
         self._seed = seed
         self._most = most
-        self._sigma = math.sqrt(2 * math.log(spread))
-        self._medians = [mean / spread for mean in means]
+        self._spread = spread
+        self._aims = list(means)
         for _ in range(STRETCHES):
             sample = list(islice(self._draw(count), SAMPLE))
             if len(sample) < min(count, SAMPLE):
@@ -121,13 +117,11 @@ class Lengths:
                     f"--max-model-len {most} leaves out nearly all requests of {means[0]:g} and "
                     f"{means[1]:g} tokens: raise it, or ask for shorter ones",
                 )
-            medians = self._medians
             got = [sum(each[side] for each in sample) / len(sample) for side in (0, 1)]
             if all(abs(one / mean - 1) < 0.01 for one, mean in zip(got, means, strict=True)):
                 break
-            stretched = zip(medians, means, got, strict=True)
-            self._medians = [median * mean / one for median, mean, one in stretched]
-        self._medians = medians
+            stretched = zip(self._aims, means, got, strict=True)
+            self._aims = [aim * mean / one for aim, mean, one in stretched]
 
     def __len__(self) -> int:
         return self._count
@@ -137,16 +131,9 @@ class Lengths:
 
     def _draw(self, count: int) -> Iterator[Length]:
         """Fewer, where hardly any keeps the bound."""
-        draw = random.Random(f"lengths {self._seed}").lognormvariate
-        (prompts, answers), sigma, most = self._medians, self._sigma, self._most
-        for _ in range(count * MOST_DRAWS):
-            if not count:
-                return
-            prompt = max(1, round(prompts * draw(0, sigma)))
-            answer = max(1, round(answers * draw(0, sigma)))
-            if prompt + answer <= most:
-                count -= 1
-                yield prompt, answer
+        draws = log_normal(self._aims, random.Random(f"lengths {self._seed}"), self._spread)
+        fitting = (drawn for drawn in islice(draws, count * MOST_DRAWS) if sum(drawn) <= self._most)
+        return islice(fitting, count)
 
 
 def draw_lengths(

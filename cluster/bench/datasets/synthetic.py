@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 
-from octavo.cluster.bench.datasets.request import Piece, Request
+from octavo.cluster.traces.request import Piece, Request
 from octavo.scheduler.errors import InvalidRequest
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from octavo.cluster.bench.datasets.files import json_lines, opened, whole_number, wrong
-from octavo.cluster.bench.datasets.lengths import usable
-from octavo.cluster.bench.datasets.request import Piece, Request
+from octavo.cluster.traces.files import json_lines, opened, whole_number, wrong
+from octavo.cluster.traces.lengths import usable
+from octavo.cluster.traces.request import Piece, Request
 
 Count = Callable[[str], int]
 """How many tokens a text has."""

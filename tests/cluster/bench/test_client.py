@@ -11,9 +11,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from octavo.cluster.bench.answers import Answer
 from octavo.cluster.bench.bodies import Bodies
 from octavo.cluster.bench.client import Stream
-from octavo.cluster.bench.datasets.request import Piece, Request
 from octavo.cluster.bench.prompts import UNKNOWN_VOCABULARY, Prompts, Words, ordinary_tokens
 from octavo.cluster.text.tokens import Tokenizer
+from octavo.cluster.traces.request import Piece, Request
 from octavo.scheduler.errors import InvalidRequest
 from tests.cluster import text_models
 

@@ -132,7 +132,7 @@ def test_a_trace_is_replayed_at_its_own_times_or_at_a_rate(capsys, tmp_path):
         (["run", "--hardware", "h300"], "--hardware 'h300' is neither"),
         (["run", "opt-175b"], "raise --tensor-parallel-size"),
         (["run", "-tp", "3"], "--tensor-parallel-size 3 does not divide"),
-        (["run", "--goodput", "itl:3"], "--goodput takes ttft:MS"),
+        (["run", "--goodput", "itl:3"], "--goodput takes milliseconds for ttft"),
         (["run", "--request-rate", "1", "2"], "--request-rate takes one number"),
         (["run", "--num-replicas", "1", "2"], "--num-replicas takes one number"),
         (["run", "--hardware", "h100", "h200"], "--hardware takes one name"),

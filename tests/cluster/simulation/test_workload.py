@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import os
 import statistics
 
 import pytest
 
+from octavo.cluster.bench.prompts import Prompts
 from octavo.cluster.simulation.traces import read_trace
 from octavo.cluster.simulation.workload import OWN, Job, draw_arrivals, draw_lengths, make_jobs
+from octavo.cluster.traces.recorded import read_any
 from octavo.scheduler.errors import InvalidRequest
 
 
@@ -18,34 +22,16 @@ def write(path, text):
     return path
 
 
-def test_azures_columns_and_seven_digits(tmp_path):
-    text = (
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2023-11-16 18:15:46.6805900,374,44\n"
-        "2023-11-16 18:15:50.9951690,396,109\n"
-    )
-    trace = read_trace(write(tmp_path / "azure.csv", text))
-    assert trace.timed and trace.lengths == [(374, 44), (396, 109)]
-    assert trace.jobs[1].at == pytest.approx(4.314579, abs=1e-5)
-
-
-def test_burstgpts_columns_and_failed_requests(tmp_path):
-    text = (
-        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-        "5,ChatGPT,472,18,490,Conversation log\n"
-        "45,ChatGPT,1087,0,1087,Conversation log\n"
-        "118,GPT-4,417,276,693,Conversation log\n"
-    )
+def test_times_count_from_the_first_request_and_lengths_have_none(tmp_path):
+    text = "Timestamp,Request tokens,Response tokens\n45,9,0\n118,417,276\n120,472,18\n119,5,6\n"
     trace = read_trace(write(tmp_path / "burst.csv", text))
-    assert trace.lengths == [(472, 18), (417, 276)]
-    assert [job.at for job in trace.jobs] == [0, 113]
-    assert [job.number for job in trace.jobs] == [0, 1]
-
-
-def test_two_columns_of_lengths(tmp_path):
+    assert trace.timed and trace.lengths == [(417, 276), (5, 6), (472, 18)]
+    assert [(job.number, job.at, job.pieces) for job in trace.jobs] == [
+        *((0, 0.0, ()), (1, 1.0, ()), (2, 2.0, ()))
+    ]
     trace = read_trace(write(tmp_path / "l.csv", "input_tokens,output_tokens\n7,45\n8,69\n"))
-    assert not trace.timed and trace.lengths == [(7, 45), (8, 69)]
-    assert len(read_trace(tmp_path / "l.csv", 1).jobs) == 1
+    assert not trace.timed and [job.at for job in trace.jobs] == [0, 0]
+    assert read_trace(tmp_path / "l.csv", 1).lengths == [(7, 45)]
 
 
 def test_equal_hash_ids_are_equal_tokens(tmp_path):
@@ -63,14 +49,32 @@ def test_equal_hash_ids_are_equal_tokens(tmp_path):
     assert max(one + two) < 2**32
 
 
+def test_a_simulated_prompt_shares_with_others_what_it_shares_where_it_is_sent(tmp_path):
+    rows = [[1, 2, 3], [1, 2, 9], [4, 2, 3], [1], [5, 1], [1, 2, 3, 6]]
+    lines = [
+        json.dumps(
+            {"timestamp": 0, "input_length": 16 * len(ids) - 3, "output_length": 5, "hash_ids": ids}
+        )
+        for ids in rows
+    ]
+    path = write(tmp_path / "trace.jsonl", "\n".join(lines))
+    simulated = [job.tokens() for job in read_trace(path).jobs]
+    sent = [Prompts(range(1000), 0).tokens(each) for each in read_any(path)]
+    assert [len(each) for each in simulated] == [len(each) for each in sent]
+
+    def shared(prompts):
+        return [len(os.path.commonprefix([*pair])) for pair in itertools.combinations(prompts, 2)]
+
+    assert shared(simulated) == shared(sent)
+    assert 45 in shared(sent) and 32 in shared(sent) and 0 in shared(sent)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
         ("a.jsonl", '{"input_length": 5}\n', "line 1"),
         ("a.csv", "input,output\n5,x\n", "line 2"),
-        ("a.csv", "a,b\n5,6\n", "none of its columns"),
         ("a.csv", "input,output\n5,0\n", "no request"),
-        ("a.csv", "", "none of its columns"),
     ],
 )
 def test_what_cannot_be_read_is_said_with_its_line(tmp_path, name, text, said):
@@ -79,7 +83,7 @@ def test_what_cannot_be_read_is_said_with_its_line(tmp_path, name, text, said):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InvalidRequest, match="no such file"):
+    with pytest.raises(InvalidRequest, match="No such file"):
         read_trace(tmp_path / "nothing.csv")
 
 

@@ -1,21 +1,28 @@
-"""Readers of traces and lengths, and made-up requests: known rows give known requests."""
+"""Readers of traces and lengths: known rows give known requests."""
 
 import gzip
 import itertools
+import json
 import statistics
 
 import pytest
 
-from octavo.cluster.bench.datasets.lengths import (
+from octavo.cluster.traces.lengths import (
     PAPER_MEANS,
     drawn,
     first_turns,
     read_lengths,
     usable,
 )
-from octavo.cluster.bench.datasets.request import Piece, alone
-from octavo.cluster.bench.datasets.synthetic import prefix_repetition, random_requests
-from octavo.cluster.bench.datasets.traces import read_azure, read_burstgpt, read_timed
+from octavo.cluster.traces.recorded import (
+    in_order,
+    read_any,
+    read_azure,
+    read_burstgpt,
+    read_timed,
+    suggested_block,
+)
+from octavo.cluster.traces.request import Piece, Request, alone
 from octavo.scheduler.errors import InvalidRequest
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -88,6 +95,40 @@ def test_lengths_and_first_turns(file):
     assert list(first_turns(read_lengths(path))) == [(74, 918), (290, 905), (41, 950)]
 
 
+def test_columns_of_lengths_are_found_by_name_where_there_are_more(file):
+    table = file('session,"Input tokens",ttft,Output tokens\n1,7.0,0.3,45\n1,8,0.1,0\n2,9,0.5,6\n')
+    assert list(read_lengths(table)) == [(7, 45), (9, 6)]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (AZURE, [(4808, 10, 0.0), (3180, 8, 0.052), (110, 27, 60.0)]),
+        (BURST, [(472, 18, 0.0), (417, 276, 113.0)]),
+        (MOONCAKE, [(1030, 5, 0.0), (1024, 6, 3.0), (9, 7, 3.0)]),
+        (TURNS, [(74, 918, None), (290, 905, None), (1402, 711, None)]),
+    ],
+)
+def test_a_file_shows_by_its_first_line_how_it_is_read(file, content, found):
+    assert sizes(read_any(file(content)))[:3] == found
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"),
+    [([(5, 1), (20, 2), (300, 1)], 16), ([(5, 1), (300, 1)], 512), ([(5, 0)], 1), ([], 1)]
+    + [([(1030, 3)], 512), ([(1024, 2)], 512), ([(1025, 3)], 512)],
+)
+def test_the_size_of_blocks_is_seen_in_the_file(file, rows, size):
+    lines = [json.dumps({"input_length": n, "hash_ids": [*range(ids)]}) for n, ids in rows]
+    assert suggested_block(file("\n".join(lines))) == size
+
+
+def test_the_first_ones_of_a_file_by_time(file):
+    requests = [Request((), each, arrival=at) for each, at in enumerate((3.0, 1.0, 2.0))]
+    assert [each.output_len for each in in_order(requests)] == [1, 2, 0]
+    assert [each.output_len for each in in_order(requests, 2)] == [1, 0]
+
+
 def test_requests_of_lengths_share_nothing():
     requests = list(alone([(3, 4), (3, 4)], [0.5, 1.5]))
     assert sizes(requests) == [(3, 4, 0.5), (3, 4, 1.5)]
@@ -109,29 +150,6 @@ def test_drawn_lengths_have_the_papers_means():
     assert lengths != list(itertools.islice(drawn("alpaca", 2), 4000))
     for column, mean in zip(zip(*lengths, strict=True), PAPER_MEANS["alpaca"], strict=True):
         assert statistics.mean(column) == pytest.approx(mean, rel=0.1)
-
-
-def test_random_lengths_lie_around_the_given_ones():
-    requests = list(
-        random_requests(200, 100, 10, input_ratio=0.3, output_ratio=0.5, prefix_len=16, seed=3)
-    )
-    assert {each.pieces[0] for each in requests} == {Piece("prefix", 16)}
-    assert len({each.pieces[1].name for each in requests}) == 200
-    prompts = {each.prompt_len - 16 for each in requests}
-    assert min(prompts) >= 70 and max(prompts) <= 130 and len(prompts) > 30
-    assert {each.output_len for each in requests} == set(range(5, 16))
-    assert {each.prompt_len for each in random_requests(5, 100, 10)} == {100}
-
-
-def test_prefixes_are_repeated():
-    requests = list(
-        prefix_repetition(11, prefix_len=32, suffix_len=8, num_prefixes=3, output_len=2)
-    )
-    assert [each.hash_ids[0] for each in requests] == [
-        f"prefix {number}" for number in (0, 0, 0, 1, 1, 1, 2, 2, 2)
-    ]
-    assert len({each.hash_ids[1] for each in requests}) == 9
-    assert {each.prompt_len for each in requests} == {40}
 
 
 def test_mistakes_in_files_are_told_with_their_line(file, tmp_path):
@@ -156,6 +174,8 @@ def test_mistakes_in_files_are_told_with_their_line(file, tmp_path):
     assert "--timed-trace-chunk-hash-size" in message
     assert "is not a text file" in refusal(_bytes(tmp_path, b"a,b\n\xff\xfe,1\n"))
     assert "two columns" in refusal(read_lengths(file("tokens\n4\n")))
+    assert "must have two columns" in refusal(read_lengths(file("a,b,c\n4,4,4\n")))
+    assert "it has no header" in refusal(read_lengths(file("")))
     assert "got '-4'" in refusal(read_lengths(file("a,b\n-4,4\n")))
 
 
@@ -163,20 +183,3 @@ def _bytes(folder, content):
     path = folder / "binary"
     path.write_bytes(content)
     return read_lengths(path)
-
-
-@pytest.mark.parametrize(
-    ("make", "param"),
-    [
-        (lambda: random_requests(1, 0, 1), "random_input_len"),
-        (lambda: random_requests(1, 1, 0), "random_output_len"),
-        (lambda: random_requests(1, 1, 1, output_ratio=1.0), "random_range_ratio"),
-        (lambda: random_requests(1, 1, 1, prefix_len=-1), "random_prefix_len"),
-        (lambda: prefix_repetition(5, num_prefixes=6), "num_prompts"),
-        (lambda: prefix_repetition(5, num_prefixes=0), "prefix_repetition_num_prefixes"),
-    ],
-)
-def test_sizes_that_make_no_request_are_refused(make, param):
-    with pytest.raises(InvalidRequest) as refused:
-        list(make())
-    assert refused.value.param == param

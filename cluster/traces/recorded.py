@@ -1,7 +1,7 @@
 """Recorded arrivals: when each request came, how long it was, and in some traces what it shared.
 
 Rows are read one at a time and in the file's order; requests that got no answer are left out.
-Arrivals are in seconds after the first row.
+Arrivals are in seconds after the first row. `octavo bench` and `octavo simulate` both read by it.
 
 - Azure: https://github.com/Azure/AzurePublicDataset, traces of 2023 and 2024
 - BurstGPT: https://github.com/HPMLL/BurstGPT
@@ -12,21 +12,51 @@ Arrivals are in seconds after the first row.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from octavo.cluster.bench.datasets.files import csv_rows, json_lines, seconds, whole_number, wrong
-from octavo.cluster.bench.datasets.request import Piece, Request
+from octavo.cluster.traces.files import (
+    csv_header,
+    csv_rows,
+    first_line,
+    json_lines,
+    seconds,
+    whole_number,
+    wrong,
+)
+from octavo.cluster.traces.lengths import read_lengths
+from octavo.cluster.traces.request import Piece, Request, alone
 
 MOONCAKE_BLOCK = 512
 MILLISECONDS = 0.001
+
+AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
+
+
+def read_any(path: Path, block_size: int | None = None) -> Iterator[Request]:
+    """A trace in any of these formats, or a file of lengths: its first line tells which. Hash ids
+    stand for `block_size` tokens, or for as many as the file suggests."""
+    if first_line(path).startswith("{"):
+        return read_timed(path, block_size or suggested_block(path), MILLISECONDS)
+    names = set(csv_header(path))
+    if names.issuperset(AZURE):
+        return read_azure(path)
+    if names.issuperset(BURSTGPT):
+        return read_burstgpt(path)
+    return alone(read_lengths(path))
+
+
+def in_order(requests: Iterable[Request], count: int | None = None) -> list[Request]:
+    """The first `count` of a file, or all, by the time at which they came."""
+    return sorted(itertools.islice(requests, count), key=lambda each: each.arrival or 0.0)
 
 
 def read_azure(path: Path) -> Iterator[Request]:
     """CSV with a date, prompt tokens and answer tokens."""
     first = None
-    columns = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-    for line, (date, prompt, output) in csv_rows(path, columns):
+    for line, (date, prompt, output) in csv_rows(path, AZURE):
         try:
             moment = datetime.datetime.fromisoformat(date)
         except ValueError:
@@ -45,8 +75,7 @@ def read_azure(path: Path) -> Iterator[Request]:
 def read_burstgpt(path: Path) -> Iterator[Request]:
     """CSV with seconds, prompt tokens and answer tokens; answers of no tokens have failed."""
     first = None
-    columns = ("Timestamp", "Request tokens", "Response tokens")
-    for line, (time, prompt, output) in csv_rows(path, columns):
+    for line, (time, prompt, output) in csv_rows(path, BURSTGPT):
         moment = seconds(time, "Timestamp", path, line)
         first = moment if first is None else first
         prompt_len = whole_number(prompt, "Request tokens", path, line)
@@ -75,6 +104,20 @@ def read_timed(path: Path, block_size: int, unit: float) -> Iterator[Request]:
             raise wrong(f"{path}, line {line}: hash_ids must be a list, got {ids!r}")
         pieces = _blocks(ids, prompt_len, block_size, path, line)
         yield Request(pieces or (Piece(f"row {line}", prompt_len),), output_len, moment - first)
+
+
+def suggested_block(path: Path) -> int:
+    """Tokens that a hash id of JSON lines stands for: the least power of two with which prompts fit
+    into their blocks. The first prompt of several blocks leaves one to choose."""
+    size = 1
+    for line, row in json_lines(path):
+        ids = row.get("hash_ids") or []
+        length = whole_number(row.get("input_length"), "input_length", path, line)
+        while ids and size * len(ids) < length:
+            size *= 2
+        if len(ids) > 1:
+            break
+    return size
 
 
 def _blocks(

@@ -24,9 +24,20 @@ def opened(path: Path) -> Iterator[TextIO]:
             yield text
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise wrong(f"cannot read {path}: {why}") from None
+        raise wrong(f"dataset_path {path} cannot be read: {why}") from None
     except UnicodeDecodeError:
         raise wrong(f"{path} is not a text file") from None
+
+
+def first_line(path: Path) -> str:
+    """What the file begins with. Raises `InvalidRequest` where it cannot be read."""
+    with opened(path) as text:
+        return text.readline().strip()
+
+
+def csv_header(path: Path) -> list[str]:
+    """Names of the columns; empty where the file is. Raises `InvalidRequest`."""
+    return [name.strip() for name in next(csv.reader([first_line(path)]), [])]
 
 
 def csv_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, list[str]]]:
@@ -67,7 +78,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def whole_number(value: Any, what: str, path: Path, line: int) -> int:
     """The value as a number of tokens. Raises `InvalidRequest` where it is none."""
     try:
-        number = int(value)
+        number = int(float(value))
         if number != float(value) or number < 0:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
