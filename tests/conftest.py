@@ -15,20 +15,29 @@ if shutil.which("nvidia-smi") is None:  # read when triton is first imported, wh
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 TinyModel = Callable[..., Path]
-STARTS_RAY = ("chaos", "e2e", "ray_up")
+START_RAY = ("chaos", "e2e", "ray_up")
+START_NO_RAY = (  # of those folders
+    *("chaos/test_load.py", "chaos/test_oracle.py", "ray_up/test_cluster_files.py"),
+    *("e2e/test_beams.py", "e2e/test_bfloat16.py", "e2e/test_cases_memory.py"),
+    *("e2e/test_quantized.py", "e2e/test_structured.py"),
+)
+LONGEST_FIRST = ("ray", "kernels")
 
 
 def scope_of(nodeid: str) -> str:
     """`make test` runs two tests at a time: those that start Ray, one after another, as they wait
     for most of their time, and beside them all others, a folder of kernels or a file at a time."""
-    file = nodeid.partition("::")[0]
-    folder = file.split("/")[1]
-    return "ray" if folder in STARTS_RAY else folder if folder == "kernels" else file
+    path = nodeid.partition("::")[0]
+    folder, _, file = path.removeprefix("tests/").partition("/")
+    if folder in START_RAY and f"{folder}/{file}" not in START_NO_RAY:
+        return "ray"
+    return folder if folder == "kernels" else path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first."""
-    items.sort(key=lambda item: scope_of(item.nodeid) != "ray")
+    """What takes longest first, so that neither of the two is left with it at the end."""
+    ranks = {scope: rank for rank, scope in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(scope_of(item.nodeid), len(ranks)))
 
 
 @pytest.hookimpl(optionalhook=True)
