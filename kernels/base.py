@@ -116,6 +116,13 @@ class Kernels(Protocol):
         """Copies whole blocks of `[num_blocks, ...]` by `[n, 2]` int64 (source, target) pairs.
         No target is another pair's source."""
 
+    def gather_blocks(self, cache: Tensor, blocks: Tensor, out: Tensor) -> None:
+        """Blocks `[n]`, int64, of `[num_blocks, ...]` into `[n, ...]`, in this order."""
+
+    def scatter_blocks(self, staged: Tensor, blocks: Tensor, cache: Tensor) -> None:
+        """The i-th of `[n, ...]` into block `blocks[i]` of `[num_blocks, ...]`. No block comes
+        twice."""
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """`out = x / sqrt(mean(x^2) + eps) * weight` over the last axis of `[rows, width]` or
         `[tokens, heads, width]`. Views with a contiguous last axis will do; `out` may be `x`."""

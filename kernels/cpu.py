@@ -196,6 +196,12 @@ class CpuKernels:
             torch.get_num_threads(),
         )
 
+    def gather_blocks(self, cache: Tensor, blocks: Tensor, out: Tensor) -> None:
+        torch.index_select(cache, 0, blocks, out=out)
+
+    def scatter_blocks(self, staged: Tensor, blocks: Tensor, cache: Tensor) -> None:
+        cache.index_copy_(0, blocks, staged)
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         tokens, heads, token_stride, head_stride = as_rows(x)
         *_, out_token_stride, out_head_stride = as_rows(out)

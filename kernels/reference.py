@@ -73,6 +73,12 @@ class ReferenceKernels:
     def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
         cache[pairs[:, 1]] = cache[pairs[:, 0]]
 
+    def gather_blocks(self, cache: Tensor, blocks: Tensor, out: Tensor) -> None:
+        out.copy_(cache[blocks])
+
+    def scatter_blocks(self, staged: Tensor, blocks: Tensor, cache: Tensor) -> None:
+        cache[blocks] = staged
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

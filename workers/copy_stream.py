@@ -1,8 +1,14 @@
-"""The copy line of a GPU: a stream beside the one that computes, fenced by events.
+"""The copy line of a GPU: a stream for each direction beside the one that computes, fenced by
+events. A GPU copies in both directions at once, as each has an engine of its own.
 
 The host's blocks are pinned, so that a copy neither blocks this thread nor goes by way of another
 buffer. The main line is the stream that is current when it is spoken of; here, to wait is to have
-that stream wait, never the thread.
+a stream wait, never the thread.
+
+Between the two directions: the main line waits for each copy that comes in as soon as that is asked
+for, and what goes out waits for the main line, so it needs no fence against what came in before. A
+copy that comes in waits for those outward ones that write a host block that it reads, or read a
+device block that it writes, and overtakes all others.
 """
 
 from __future__ import annotations
@@ -16,8 +22,9 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.base import Kernels
+from octavo.workers.crossing import Crossing, Gathering
 from octavo.workers.tiers import Pair, Tiers
-from octavo.workers.transfers import Copy, cuda_copy, runs
+from octavo.workers.transfers import Copy, cuda_copy
 
 
 class Event(Protocol):
@@ -75,6 +82,14 @@ class CudaStreams:
 
 
 @dataclass(frozen=True, slots=True)
+class _Line:
+    """One direction."""
+
+    stream: Stream
+    crossing: Crossing
+
+
+@dataclass(frozen=True, slots=True)
 class _Batch:
     """Copies under way: `ticket` is the last of them."""
 
@@ -93,11 +108,19 @@ class CopyStream(Tiers):
         kernels: Kernels,
         streams: Streams | None = None,
         copy: Copy | None = None,
+        gathering: Gathering | None = None,
     ) -> None:
         super().__init__(cache, host, kernels)
         self._streams = streams or CudaStreams(cache.device)
-        self._copy = copy or cuda_copy()
-        self._stream = self._streams.make()
+        copy, gathering = copy or cuda_copy(), gathering or Gathering()
+        self._lines = {
+            inward: _Line(
+                self._streams.make(),
+                Crossing(self._device_blocks, host, kernels, copy, inward, gathering),
+            )
+            for inward in (False, True)
+        }
+        self._host_writers: dict[int, int] = {}  # host block -> the last ticket that writes it
         self._batches: deque[_Batch] = deque()
         self._finished = 0
         self._reported = 0
@@ -110,14 +133,29 @@ class CopyStream(Tiers):
 
     def _enqueue(self, pairs: list[Pair], inward: bool) -> None:
         batch = _Batch(self._issued, self._streams.event(), self._streams.event())
-        self._stream.wait_stream(self._streams.current())
-        tiers = (self._host_blocks, self._device_blocks)
-        sources, targets = tiers if inward else tiers[::-1]
-        with self._streams.on(self._stream):
+        line = self._lines[inward]
+        line.stream.wait_stream(self._streams.current())
+        if inward:
+            self._wait_for_outward(line.stream, pairs)
+        with self._streams.on(line.stream):
             batch.began.record()
-            self._copy(sources, targets, runs(pairs))
+            line.crossing.carry(pairs)
             batch.ended.record()
         self._batches.append(batch)
+        if not inward:
+            first = self._issued - len(pairs) + 1
+            self._host_writers |= {host: ticket for ticket, (_, host) in enumerate(pairs, first)}
+
+    def _wait_for_outward(self, stream: Stream, pairs: list[Pair]) -> None:
+        """Has the copies `pairs` come after those that write what they read, or read what they
+        write."""
+        done = self._done()
+        last = 0
+        for source, target in pairs:
+            written, read = self._host_writers.get(source, 0), self._readers.get(target, 0)
+            last = max(last, written, read)
+        if last > done:
+            self._wait(stream, last)
 
     def _done(self) -> int:
         while self._batches and self._batches[0].ended.query():
@@ -127,7 +165,10 @@ class CopyStream(Tiers):
         return self._finished
 
     def _await(self, ticket: int) -> None:
+        self._wait(self._streams.current(), ticket)
+
+    def _wait(self, stream: Stream, ticket: int) -> None:
         for batch in self._batches:
             if batch.ticket >= ticket:
-                self._streams.current().wait_event(batch.ended)
+                stream.wait_event(batch.ended)
                 return

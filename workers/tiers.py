@@ -1,8 +1,8 @@
 """Moves blocks between the device and the host beside the computing, and keeps the two apart.
 
 Two lines of work run side by side: the main line computes and copies within the device, the copy
-line carries blocks between the tiers, in the order it is told. Every block that crosses gets a
-ticket, counted up. Before the main line goes on it waits for the tickets of what it is about to
+line carries blocks between the tiers, as if in the order it is told. Every block that crosses gets
+a ticket, counted up. Before the main line goes on it waits for the tickets of what it is about to
 read (blocks that come in) and of what it is about to overwrite (blocks that are still read), and
 for no others: a step that touches no block in transfer never waits. The copy line in turn starts
 nothing before the main line has done what came earlier.
@@ -90,8 +90,8 @@ class Tiers(ABC):
     @abstractmethod
     def _enqueue(self, pairs: list[Pair], inward: bool) -> None:
         """Gives the copy line pairs of blocks, host to device if `inward`, else device to host.
-        Their tickets are the last `len(pairs)` issued; they come after all that both lines have
-        been given so far."""
+        Their tickets are the last `len(pairs)` issued; they come after all that the main line has
+        been given so far, and after all copies that touch one of their blocks."""
 
     @abstractmethod
     def _done(self) -> int:
@@ -99,7 +99,8 @@ class Tiers(ABC):
 
     @abstractmethod
     def _await(self, ticket: int) -> None:
-        """The main line's next work comes after this ticket's copy, and all before."""
+        """The main line's next work comes after this ticket's copy, and all before it that go the
+        same way."""
 
 
 def independent(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:

@@ -345,11 +345,8 @@ class Comparison:
         self.kernels.copy_blocks(ours, pairs)
         self.reference.copy_blocks(theirs, pairs)
         self.report.check("copy_blocks", torch.equal(ours, theirs))
-        if cache.device.type == "cuda" and self.kernels.name == "cuda":
-            from octavo.kernels.cuda import blocks
-
-            some, staged = pairs[1:, 0], torch.empty_like(cache[:3])
-            blocks.gather(cache, some, staged)
-            self.report.check("gather", torch.equal(staged, cache[some]))
-            blocks.scatter(staged, some, ours.zero_())
-            self.report.check("scatter", torch.equal(ours[some], cache[some]))
+        some, staged = pairs[1:, 0], torch.empty_like(cache[:3])
+        self.kernels.gather_blocks(cache, some, staged)
+        self.report.check("gather", torch.equal(staged, cache[some]))
+        self.kernels.scatter_blocks(staged, some, ours.zero_())
+        self.report.check("scatter", torch.equal(ours[some], cache[some]))

@@ -1,7 +1,8 @@
 """Moves whole blocks within a device: copies, and the gathering and scattering around a transfer.
 
 A block is one contiguous chunk over all layers, so a block is copied to the host as it is where it
-is large. Where blocks are small, many of them cross sooner as one: gathered, sent, scattered.
+is large. Where blocks are small, many of them cross sooner as one: gathered, sent, scattered
+(`octavo.workers.crossing` decides).
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ def copy(cache: Tensor, pairs: Tensor) -> None:
 
 
 def gather(cache: Tensor, blocks: Tensor, out: Tensor) -> None:
-    """Blocks `[n]`, int64, of `[num_blocks, ...]` into `[n, ...]`, in this order."""
+    """`Kernels.gather_blocks`."""
     _launch(cache, out, blocks, None)
 
 
 def scatter(staged: Tensor, blocks: Tensor, cache: Tensor) -> None:
-    """The i-th of `[n, ...]` into block `blocks[i]` of `[num_blocks, ...]`. None may come twice."""
+    """`Kernels.scatter_blocks`."""
     _launch(staged, cache, None, blocks)
 
 

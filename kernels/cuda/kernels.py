@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.base import Batch, Packed
-from octavo.kernels.cuda import blocks, levels, rows, store
+from octavo.kernels.cuda import blocks as moving
+from octavo.kernels.cuda import levels, rows, store
 from octavo.kernels.cuda.attend import TritonAttention
 from octavo.kernels.cuda.plan import Planner, Shape
 from octavo.kernels.packing import linear_plain, pack_plain
@@ -76,7 +77,13 @@ class CudaKernels:
             self._attention.attend(query, cache, batch, scale, out, window)
 
     def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
-        blocks.copy(cache, pairs)
+        moving.copy(cache, pairs)
+
+    def gather_blocks(self, cache: Tensor, blocks: Tensor, out: Tensor) -> None:
+        moving.gather(cache, blocks, out)
+
+    def scatter_blocks(self, staged: Tensor, blocks: Tensor, cache: Tensor) -> None:
+        moving.scatter(staged, blocks, cache)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         rows.rms_norm(x, weight, eps, out)

@@ -30,6 +30,17 @@ def test_blocks_out_of_bounds_are_refused(best_kernels, pair):
         best_kernels.copy_blocks(torch.zeros(3, 1, 2, 1, 4, 8), torch.tensor([pair]))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8])
+def test_what_was_gathered_is_scattered(kernels, dtype):
+    cache = torch.randint(0, 100, (7, 2, 2, 3, 5, 4)).to(dtype)
+    numbers, staged = torch.tensor([5, 0, 5, 2]), torch.empty_like(cache[:4])
+    kernels.gather_blocks(cache, numbers, staged)
+    assert torch.equal(staged, cache[[5, 0, 5, 2]])
+    other = torch.zeros_like(cache)
+    kernels.scatter_blocks(staged[1:], numbers[1:], other)
+    assert torch.equal(other[[0, 5, 2]], cache[[0, 5, 2]]) and not other[[1, 3, 4, 6]].any()
+
+
 def test_a_copied_block_reads_like_its_source(kernels, contexts):
     rows = contexts([48], 4, 2, 32, 16, torch.float32)
     cache = rows.empty_cache()

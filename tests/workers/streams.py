@@ -120,7 +120,7 @@ class FakeStreams:
 
 
 class StreamKernels(ReferenceKernels):
-    """Copies blocks in the current stream."""
+    """Moves blocks in the current stream."""
 
     def __init__(self, streams: FakeStreams) -> None:
         self._streams = streams
@@ -128,3 +128,11 @@ class StreamKernels(ReferenceKernels):
     def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
         copied = torch.clone(pairs)
         self._streams.current().do(lambda: ReferenceKernels.copy_blocks(self, cache, copied))
+
+    def gather_blocks(self, cache: Tensor, blocks: Tensor, out: Tensor) -> None:
+        gather = ReferenceKernels.gather_blocks
+        self._streams.current().do(partial(gather, self, cache, torch.clone(blocks), out))
+
+    def scatter_blocks(self, staged: Tensor, blocks: Tensor, cache: Tensor) -> None:
+        scatter = ReferenceKernels.scatter_blocks
+        self._streams.current().do(partial(scatter, self, staged, torch.clone(blocks), cache))

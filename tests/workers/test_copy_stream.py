@@ -10,12 +10,16 @@ import torch
 
 from octavo.scheduler.plan import StepPlan
 from octavo.workers.copy_stream import CopyStream
+from octavo.workers.crossing import Gathering
 from octavo.workers.host import host_blocks
 from octavo.workers.transfers import runs, torch_copy
 from tests.workers.streams import FakeStream, FakeStreams, StreamKernels
 from tests.workers.test_tiers import BLOCKS, HOST_BLOCKS, WIDTH, random_plans
 
-MAIN, SIDE = 0, 1
+MAIN, OUT, IN = 0, 1, 2
+AS_THEY_LIE = Gathering(below=0)
+GATHERED = Gathering(saving=0, room=2 * WIDTH * 8)  # two blocks at a time, though it save nothing
+both_ways = pytest.mark.parametrize("gathering", [AS_THEY_LIE, GATHERED], ids=["lying", "gathered"])
 
 
 class Unfenced(CopyStream):
@@ -32,6 +36,22 @@ class Impatient(CopyStream):
         pass
 
 
+class Careless(CopyStream):
+    """What comes in does not wait for what goes out."""
+
+    def _wait_for_outward(self, stream, pairs):
+        pass
+
+
+class Sharing(CopyStream):
+    """Both directions have one staging buffer."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        out, into = (line.crossing for line in self._lines.values())
+        into.staging = out.staging
+
+
 class Hasty(FakeStream):
     """A stream that waits for no other stream's work, only for single events."""
 
@@ -42,7 +62,9 @@ class Hasty(FakeStream):
 class Gpu:
     """Both tiers as in `test_tiers`, with the main line's computing queued like everything else."""
 
-    def __init__(self, kind=CopyStream, stream=FakeStream, seed=0, favoured=None):
+    def __init__(
+        self, kind=CopyStream, stream=FakeStream, seed=0, favoured=None, gathering=AS_THEY_LIE
+    ):
         self.streams = FakeStreams(stream)
         self.rng, self.favoured = random.Random(seed), favoured
         self.cache = torch.arange(BLOCKS).repeat(WIDTH, 1).T.contiguous()
@@ -50,7 +72,8 @@ class Gpu:
         self.host_values = self.host.view(torch.int64)
         self.host_values[:] = -torch.arange(HOST_BLOCKS)[:, None]
         kernels = StreamKernels(self.streams)
-        self.tiers = kind(self.cache, self.host, kernels, self.streams, self.streams.copy)
+        copy = self.streams.copy
+        self.tiers = kind(self.cache, self.host, kernels, self.streams, copy, gathering)
         self.found = []
 
     def step(self, plan, writes):
@@ -97,19 +120,59 @@ def follow(gpu, seed):
     return gpu.finish()
 
 
-@pytest.mark.parametrize("favoured", [None, MAIN, SIDE], ids=["random", "late", "early"])
+@both_ways
+@pytest.mark.parametrize(
+    "favoured", [None, MAIN, OUT, IN], ids=["random", "late", "out early", "in early"]
+)
 @pytest.mark.parametrize("seed", range(4))
-def test_whenever_copies_are_made_steps_find_the_same(seed, favoured):
+def test_whenever_copies_are_made_steps_find_the_same(seed, favoured, gathering):
     expected = one_after_another(random_plans(seed))
-    assert follow(Gpu(seed=seed, favoured=favoured), seed) == expected
+    assert follow(Gpu(seed=seed, favoured=favoured, gathering=gathering), seed) == expected
 
 
+@both_ways
 @pytest.mark.parametrize(
     "kind, stream, favoured",
-    [(Unfenced, FakeStream, MAIN), (Impatient, FakeStream, MAIN), (CopyStream, Hasty, SIDE)],
+    [
+        (Unfenced, FakeStream, MAIN),
+        (Impatient, FakeStream, MAIN),
+        (CopyStream, Hasty, OUT),
+        (CopyStream, Hasty, IN),
+        (Careless, FakeStream, IN),
+    ],
 )
-def test_a_missing_wait_of_either_side_would_be_seen(kind, stream, favoured):
-    assert follow(Gpu(kind, stream, favoured=favoured), 0) != one_after_another(random_plans(0))
+def test_a_missing_wait_of_any_side_would_be_seen(kind, stream, favoured, gathering):
+    gpu = Gpu(kind, stream, favoured=favoured, gathering=gathering)
+    assert follow(gpu, 0) != one_after_another(random_plans(0))
+
+
+def test_a_staging_buffer_for_both_directions_would_be_seen():
+    gpu = Gpu(Sharing, gathering=GATHERED)
+    assert follow(gpu, 0) != one_after_another(random_plans(0))
+
+
+@both_ways
+@pytest.mark.parametrize("favoured", [MAIN, OUT, IN])
+def test_what_comes_into_a_block_that_went_out_comes_after(favoured, gathering):
+    """In one step, and in the next, by its place on the device and by its place on the host."""
+    gpu = Gpu(favoured=favoured, gathering=gathering)
+    gpu.step(StepPlan(0, [], swap_out=[(1, 1), (2, 2)], swap_in=[(3, 1)], store=[(5, 4)]), {})
+    gpu.step(StepPlan(1, [], swap_in=[(6, 5), (1, 7), (4, 8)]), {})
+    found, host = gpu.finish()
+    assert (found[0][1], found[1][5], found[1][7], found[1][8]) == (-3, -6, 1, 5)
+    assert (host[1], host[2], host[4]) == (1, 2, 5)
+
+
+def test_what_comes_in_overtakes_what_goes_out_elsewhere():
+    gpu = Gpu()
+    gpu.tiers.after(StepPlan(0, [], store=[(1, 1), (2, 2)]))
+    gpu.tiers.before(StepPlan(1, [], swap_in=[(5, 3)]), {3: 30})
+    outward = gpu.streams.streams[OUT].queue
+    left = len(outward)
+    while gpu.streams.streams[MAIN].advance() or gpu.streams.streams[IN].advance():
+        pass
+    assert int(gpu.cache[3, 0]) == -5 and not gpu.streams.streams[MAIN].queue
+    assert len(outward) == left
 
 
 def test_the_main_line_waits_only_for_what_it_touches():
@@ -130,6 +193,13 @@ def test_copies_are_counted_and_timed_when_they_are_done():
     gpu.finish()
     blocks, seconds = gpu.tiers.take_copied()
     assert blocks == 3 and seconds == pytest.approx(0.003)  # two copies and the end's event
+    gpu.tiers.after(StepPlan(1, [], store=[(3, 3)]))
+    gpu.tiers.before(StepPlan(2, [], swap_in=[(9, 9)]), [])
+    while gpu.streams.streams[IN].advance() or gpu.streams.streams[MAIN].advance():
+        pass
+    assert gpu.tiers.take_copied() == (0, 0.0)  # in their order, whichever comes first
+    gpu.finish()
+    assert gpu.tiers.take_copied()[0] == 2
     assert gpu.tiers.take_copied() == (0, 0.0)
 
 

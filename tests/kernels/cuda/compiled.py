@@ -69,6 +69,8 @@ def call_all(kernels, dtype, dim, kept):
     kernels.attention(query, layer, batch, 0.1, zeros(6, HEADS, dim))
     kernels.attention(query[:2], layer, decode, 0.1, zeros(2, HEADS, dim))
     kernels.copy_blocks(cache, torch.tensor([[1, 2]]))
+    kernels.gather_blocks(cache, torch.tensor([1]), cache[:1])
+    kernels.scatter_blocks(cache[:1], torch.tensor([1]), cache)
     x, weight = zeros(6, HIDDEN), zeros(HIDDEN)
     kernels.rms_norm(x, weight, 1e-5, x)
     kernels.rms_norm(query, weight[:dim], 1e-5, query)

@@ -142,8 +142,6 @@ def test_rows_do_not_depend_on_company(cuda_kernels):
 
 @pytest.mark.parametrize("dim, dtype", [(160, torch.bfloat16), (3, torch.int8)])
 def test_blocks_are_copied_gathered_and_scattered(cuda_kernels, dim, dtype):
-    from octavo.kernels.cuda import blocks
-
     cache = torch.randint(-100, 100, (9, 3, 2, 3, 5, dim)).to(dtype)
     before = cache.clone()
     cuda_kernels.copy_blocks(cache, torch.tensor([[1, 4], [1, 5], [8, 2]]))
@@ -152,21 +150,19 @@ def test_blocks_are_copied_gathered_and_scattered(cuda_kernels, dim, dtype):
     cuda_kernels.copy_blocks(cache, torch.empty(0, 2, dtype=torch.int64))
     assert torch.equal(cache, before[source])
     some, staged = torch.tensor([7, 0, 3]), torch.empty_like(cache[:3])
-    blocks.gather(cache, some, staged)
+    cuda_kernels.gather_blocks(cache, some, staged)
     assert torch.equal(staged, cache[some])
     other = torch.zeros_like(cache)
-    blocks.scatter(staged, some, other)
+    cuda_kernels.scatter_blocks(staged, some, other)
     assert torch.equal(other[some], cache[some]) and not other[[1, 2, 4, 5, 6, 8]].any()
 
 
 def test_blocks_that_are_not_alike_are_refused(cuda_kernels):
-    from octavo.kernels.cuda import blocks
-
     cache, some = torch.zeros(3, 2, 2, 1, 4, 8), torch.tensor([1])
     with pytest.raises(ValueError, match="alike"):
-        blocks.gather(cache, some, torch.zeros(1, 2, 2, 1, 4, 4))
+        cuda_kernels.gather_blocks(cache, some, torch.zeros(1, 2, 2, 1, 4, 4))
     with pytest.raises(ValueError, match="int64"):
-        blocks.gather(cache, some.int(), torch.zeros(1, 2, 2, 1, 4, 8))
+        cuda_kernels.gather_blocks(cache, some.int(), torch.zeros(1, 2, 2, 1, 4, 8))
     with pytest.raises(ValueError, match="contiguous"):
         cuda_kernels.copy_blocks(cache.transpose(1, 2), torch.tensor([[1, 2]]))
 
