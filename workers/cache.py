@@ -71,14 +71,21 @@ class Budget:
         found = self.cache_bytes // layout.block_bytes
         needed = -(-max_model_len // layout.block_size) + 1
         if found < needed:
-            raise InvalidRequest("kv_cache_memory_bytes", self._refusal(layout, max_model_len))
+            headline = f"the KV cache has no room for one request of {max_model_len} tokens"
+            text = self.explained(headline, layout, max_model_len)
+            raise InvalidRequest("kv_cache_memory_bytes", text)
         return found
 
-    def _refusal(self, layout: Layout, max_model_len: int) -> str:
-        fitting = max(0, self.cache_bytes // layout.block_bytes - 1) * layout.block_size
+    def fitting(self, layout: Layout) -> int:
+        """The longest request in tokens that fits."""
+        return max(0, self.cache_bytes // layout.block_bytes - 1) * layout.block_size
+
+    def explained(self, headline: str, layout: Layout, max_model_len: int) -> str:
+        """The headline, where the bytes go, the largest length that fits, and the remedy."""
+        fitting = self.fitting(layout)
         needed = (-(-max_model_len // layout.block_size) + 1) * layout.block_bytes
         lines = [
-            f"the KV cache has no room for one request of {max_model_len} tokens:",
+            f"{headline}:",
             *(f"  {name:<44}{amount(size):>12}" for name, size in self.lines),
             f"  {'left for the KV cache':<44}{amount(self.cache_bytes):>12}",
             f"  {f'needed for {max_model_len} tokens':<44}{amount(needed):>12}",

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from octavo.scheduler.errors import InvalidRequest
-from octavo.workers.cache import Budget, amount
+from octavo.workers.cache import Budget, Layout, amount
 from octavo.workers.graphs import graphs_bytes
+from octavo.workers.largest_step import StepSize
 
-ADVICE = (
-    "raise --gpu-memory-utilization, lower --max-num-batched-tokens or --max-num-seqs, or divide "
-    "the model by a larger --tensor-parallel-size"
+DIVIDE = "divide the model by a larger --tensor-parallel-size"
+SMALLER_CACHE = (
+    "lower --gpu-memory-utilization, or what --kv-cache-memory-bytes or --num-gpu-blocks-override "
+    "ask for, or set --enforce-eager"
 )
 
 
@@ -80,62 +83,186 @@ class Trial:
     discard: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the cache is for: requests of so many tokens, in blocks of this layout."""
+
+    layout: Layout
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Bytes of a GPU that no step changes, and how much of it may be used; see `gpu_budget`."""
+
+    total: int
+    utilization: float
+    weights: int
+    others: int
+    staging: int
+
+    @classmethod
+    def by(cls, meter: Meter, utilization: float, staging: int) -> _Held:
+        free, total = meter.free_and_total()
+        weights = meter.reserved()
+        return cls(total, utilization, weights, total - free - weights, staging)
+
+    def budget(self, peak: int, graphs: int, note: str = "") -> Budget:
+        return gpu_budget(
+            total=self.total,
+            utilization=self.utilization,
+            weights=self.weights,
+            others=self.others,
+            peak=peak,
+            graphs=graphs,
+            staging=self.staging,
+            note=note,
+        )
+
+
 def gpu_budget(
-    *, total: int, utilization: float, weights: int, others: int, peak: int, graphs: int
+    *,
+    total: int,
+    utilization: float,
+    weights: int,
+    others: int,
+    peak: int,
+    graphs: int,
+    staging: int = 0,
+    note: str = "",
 ) -> Budget:
     """What is left of `utilization` of a GPU's `total` bytes beside the `weights` with all else
     that this process holds, `others` (other processes, and what CUDA and its libraries take for
-    themselves), the `peak` of the largest step, and the `graphs`."""
+    themselves), the `peak` of the largest step, the `graphs`, and the `staging` buffers of swaps.
+    `note` says how the peak or the graphs are known, where they were not measured."""
     usable = int(total * utilization)
     lines = [
-        (f"GPU memory times {utilization:g} (--gpu-memory-utilization)", usable),
+        (f"{utilization:g} of {amount(total)} (--gpu-memory-utilization)", usable),
         ("weights, and buffers beside them", -weights),
         ("CUDA itself and other processes", -others),
-        ("peak of the largest step", -peak),
+        (f"peak of the largest step{'' if graphs else note}", -peak),
     ]
     if graphs:
-        lines.append(("CUDA graphs (none with --enforce-eager)", -graphs))
-    left = usable - weights - others - peak - graphs
+        lines.append((f"CUDA graphs{note or ' (none with --enforce-eager)'}", -graphs))
+    if staging:
+        lines.append(("staging of small blocks for swaps", -staging))
+    left = usable + sum(size for _, size in lines[1:])
     return Budget(max(0, left), tuple(lines), "raise --gpu-memory-utilization")
 
 
 def profile(
-    meter: Meter, utilization: float, largest_step: Callable[[], None], trial: Trial
+    meter: Meter,
+    utilization: float,
+    largest: StepSize,
+    run_step: Callable[[StepSize], None],
+    trial: Trial,
+    wanted: Wanted,
+    staging: int = 0,
 ) -> Budget:
-    """Runs `largest_step` on a GPU that holds the weights, and records the two largest graphs, and
-    sees how much more each of them takes. Raises `InvalidRequest` where the step runs out of
-    memory."""
-    meter.settle()
-    meter.forget_peak()
-    before_step = meter.allocated()
-    with explained("the largest step", meter):
-        largest_step()
-    meter.settle()
-    peak = meter.peak() - before_step
-    free, total = meter.free_and_total()
-    weights = meter.reserved()
+    """Runs steps up to the `largest` on a GPU that holds the weights, and records the two largest
+    graphs, and sees how much more each of them takes. Raises `InvalidRequest` where memory runs
+    out, with the budget as far as it is known, and what would fit.
+
+    The smaller steps tell how memory grows with a step, for the case that the largest does not fit.
+    They come first, as the ranks of a group must run the same steps, and only some may fail.
+    """
+    peaks: list[tuple[StepSize, int]] = []
+    for size in largest.rising():
+        peak = _peak(meter, partial(run_step, size))
+        if peak is None:
+            held = _Held.by(meter, utilization, staging)
+            raise InvalidRequest(
+                "gpu_memory_utilization", _no_step(held, size, peaks, largest, wanted)
+            )
+        peaks.append((size, peak))
+    held = _Held.by(meter, utilization, staging)
     took = []
-    with explained("recording CUDA graphs", meter):
-        for size in sorted(trial.sizes, reverse=True)[:2]:
-            before, _ = meter.free_and_total()
-            trial.record(size)
-            meter.settle()
-            took.append(before - meter.free_and_total()[0])
+    for size in sorted(trial.sizes, reverse=True)[:2]:
+        before, _ = meter.free_and_total()
+        if not _fits(partial(trial.record, size)):
+            trial.discard()
+            raise InvalidRequest(
+                "gpu_memory_utilization", _no_graphs(held, peak, sum(took) + before, wanted)
+            )
+        meter.settle()
+        took.append(before - meter.free_and_total()[0])
     trial.discard()
     meter.settle()
-    largest, next_one = (*took, 0, 0)[:2]
-    return gpu_budget(
-        total=total,
-        utilization=utilization,
-        weights=weights,
-        others=total - free - weights,
-        peak=peak,
-        graphs=graphs_bytes(max(0, largest), next_one, len(trial.sizes)),
+    first, next_one = (*took, 0, 0)[:2]
+    return held.budget(peak, graphs_bytes(max(0, first), next_one, len(trial.sizes)))
+
+
+def _peak(meter: Meter, step: Callable[[], None]) -> int | None:
+    """How much a step took at most; None where the GPU ran out of memory."""
+    meter.settle()
+    meter.forget_peak()
+    before = meter.allocated()
+    fits = _fits(step)
+    meter.settle()
+    return meter.peak() - before if fits else None
+
+
+def _fits(work: Callable[[], None]) -> bool:
+    try:
+        work()
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def _no_step(
+    held: _Held,
+    failed: StepSize,
+    peaks: list[tuple[StepSize, int]],
+    largest: StepSize,
+    wanted: Wanted,
+) -> str:
+    """Of the steps tried, `failed` ran out of memory, and `peaks` are of those before it."""
+    free = held.total - held.weights - held.others
+    if peaks:
+        peak, note = max(free, _extrapolated(peaks, largest.tokens)), ", estimated"
+    else:
+        peak, note = free, ", more than"
+    budget = held.budget(peak, 0, note)
+    remedy = f"lower --max-num-batched-tokens or --max-num-seqs, or {DIVIDE}"
+    # The largest with which all of what is wanted fits, or else the one that leaves most.
+    smaller = [(size, held.budget(taken, 0).fitting(wanted.layout)) for size, taken in peaks]
+    enough = [each for each in smaller if each[1] >= wanted.max_model_len]
+    if smaller:
+        size, fitting = enough[-1] if enough else smaller[0]
+        remedy = (
+            f"set {size.flags}, with which the largest length that fits is {fitting} tokens (CUDA "
+            f"graphs not counted), or {DIVIDE}"
+        )
+    what = "the largest step" if failed == largest else "a part of the largest step"
+    headline = f"the GPU ran out of memory for {what}, of {failed}"
+    if failed != largest:
+        headline += f" ({largest} are to be served)"
+    return replace(budget, remedy=remedy).explained(headline, wanted.layout, wanted.max_model_len)
+
+
+def _extrapolated(peaks: list[tuple[StepSize, int]], tokens: int) -> int:
+    """What a step of so many tokens takes, as a line through the last two says, or a line from
+    nothing through the only one; not less than the last."""
+    (last, most), (before, less) = peaks[-1], (peaks[-2] if len(peaks) > 1 else (StepSize(0, 0), 0))
+    growth = max(0, most - less) / (last.tokens - before.tokens)
+    return most + int(growth * (tokens - last.tokens))
+
+
+def _no_graphs(held: _Held, peak: int, took: int, wanted: Wanted) -> str:
+    """`took` is what the graphs that were recorded took, and all that was free for the next."""
+    without = held.budget(peak, 0).fitting(wanted.layout)
+    remedy = (
+        f"set --enforce-eager, with which the largest length that fits is {without} tokens, lower "
+        f"--cuda-graph-sizes, or {DIVIDE}"
     )
+    budget = replace(held.budget(peak, took, ", more than"), remedy=remedy)
+    headline = "the GPU ran out of memory for recording CUDA graphs"
+    return budget.explained(headline, wanted.layout, wanted.max_model_len)
 
 
 @contextmanager
-def explained(what: str, meter: Meter) -> Iterator[None]:
+def explained(what: str, meter: Meter, advice: str) -> Iterator[None]:
     """Has a GPU that runs out of memory named in a sentence, with what was held before."""
     held = meter.reserved()
     try:
@@ -145,5 +272,5 @@ def explained(what: str, meter: Meter) -> Iterator[None]:
         raise InvalidRequest(
             "gpu_memory_utilization",
             f"the GPU ran out of memory for {what}: of its {amount(total)}, this process held "
-            f"{amount(held)} before, and {amount(free)} are free now; {ADVICE}",
+            f"{amount(held)} before, and {amount(free)} are free now; {advice}",
         ) from None

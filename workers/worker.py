@@ -18,18 +18,19 @@ from torch import Tensor
 
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.mirror import Mirror, Row
-from octavo.scheduler.plan import Add, StepPlan, StepResult, Work, decode_plan, encode
+from octavo.scheduler.plan import StepPlan, StepResult, Work, decode_plan, encode
 from octavo.scheduler.request import Logprob
-from octavo.scheduler.sampling import SamplingParams
 from octavo.workers.adapter_files import read_adapters
 from octavo.workers.batch import PENDING, Arrays, Batcher
 from octavo.workers.cache import Layout, available_memory, cpu_budget, given_budget
 from octavo.workers.config import WorkerConfig, resolve_dtype, served_length
+from octavo.workers.crossing import Gathering
 from octavo.workers.flight import FAULT, Chosen, Flight
-from octavo.workers.gpu_memory import CudaMeter, explained, profile
+from octavo.workers.gpu_memory import DIVIDE, SMALLER_CACHE, CudaMeter, Wanted, explained, profile
 from octavo.workers.graph_maker import GraphMaker
 from octavo.workers.graphs import DecodeGraphs
 from octavo.workers.host import host_blocks, host_bytes
+from octavo.workers.largest_step import StepSize, largest_plan
 from octavo.workers.latest import Latest
 from octavo.workers.loader import torch_dtype
 from octavo.workers.masks import Masks
@@ -98,7 +99,7 @@ class Worker:
     def load(self) -> None:
         """Reads this rank's share of the weights, and sees how much memory is left beside them.
         Raises `InvalidRequest` where the swap space is more."""
-        with self._explained("the weights"):
+        with self._explained("the weights", f"{DIVIDE}, or make them narrower by --quantization"):
             self._model = Opening(
                 config=self.config,
                 model=self.model_config,
@@ -132,37 +133,40 @@ class Worker:
         elif self.device.type == "cpu":
             budget = cpu_budget(available_memory(), self.group.size)
         else:
-            meter, trial = CudaMeter(self.device), self._maker().trial()
-            budget = profile(meter, config.gpu_memory_utilization, self.largest_step, trial)
+            budget = profile(
+                CudaMeter(self.device),
+                config.gpu_memory_utilization,
+                self._largest(),
+                self.largest_step,
+                self._maker().trial(),
+                Wanted(self.layout, self.max_model_len),
+                Gathering().bytes(self.layout.block_bytes) if self._host_bytes else 0,
+            )
         return budget.num_blocks(self.layout, self.max_model_len)
 
-    def largest_step(self) -> None:
-        """Runs a step as large as any will be, on rows and a cache of its own: all the tokens of a
-        step, in as many rows as may sample at once, all asking for everything."""
-        budget, size = self.config.max_num_batched_tokens, self.config.block_size
-        count = min(self.config.max_num_seqs, budget)
-        share = min(-(-budget // count), self.max_model_len)
-        blocks = list(range(1, -(-share // size) + 1))  # all rows may write the same ones
-        sampling = SamplingParams(top_p=0.9, seed=0, logprobs=1, prompt_logprobs=1)
-        last = self._adapter_files[-1].name if self._adapter_files else ""  # for all rows but one
-        add = [
-            Add(row, [0] * share, share, blocks, 0, sampling, last if row else "")
-            for row in range(count)
-        ]
-        work = [Work(row, 0, share, True) for row in range(count)]
-        plan = StepPlan(step=0, work=work, add=add, reset=True)
-        mirror = Mirror(size)
+    def largest_step(self, size: StepSize | None = None) -> None:
+        """Runs a step as large as any will be, or of another size, on rows and a cache of its
+        own."""
+        block_size = self.config.block_size
+        adapter = self._adapter_files[-1].name if self._adapter_files else ""
+        plan, blocks = largest_plan(
+            size or self._largest(), self.max_model_len, block_size, adapter
+        )
+        mirror = Mirror(block_size)
         mirror.apply(plan)
-        cache = self.layout.allocate(len(blocks) + 1, self.device)
+        cache = self.layout.allocate(blocks, self.device)
         with torch.inference_mode():
-            self._run(plan, mirror, Batcher(size, self.device), cache)
+            self._run(plan, mirror, Batcher(block_size, self.device), cache)
+
+    def _largest(self) -> StepSize:
+        return StepSize(self.config.max_num_batched_tokens, self.config.max_num_seqs)
 
     def allocate(self, num_blocks: int) -> Capacity:
         """Makes the cache, for which all ranks are given the same number of blocks, and the host
         tier, which may have more or fewer blocks than that of another rank; on a GPU, records the
         graphs, for which all ranks are wanted."""
         block_bytes = self.layout.block_bytes
-        with self._explained(f"a KV cache of {num_blocks} blocks and CUDA graphs"):
+        with self._explained(f"a KV cache of {num_blocks} blocks and CUDA graphs", SMALLER_CACHE):
             self._cache = self.layout.allocate(num_blocks, self.device)
             self._graphs = self._maker().make(self._cache)
         host = host_blocks(self._host_bytes // block_bytes, block_bytes, self.device)
@@ -291,11 +295,11 @@ class Worker:
         assert self._model is not None, "load comes first"
         return GraphMaker(self.config, self.max_model_len, self.layout, self._model, self.device)
 
-    def _explained(self, what: str) -> AbstractContextManager[None]:
+    def _explained(self, what: str, advice: str) -> AbstractContextManager[None]:
         """Has a GPU that is too small named."""
-        return (
-            nullcontext() if self.device.type == "cpu" else explained(what, CudaMeter(self.device))
-        )
+        if self.device.type == "cpu":
+            return nullcontext()
+        return explained(what, CudaMeter(self.device), advice)
 
     def _make_masks(self) -> Masks:
         """Beside a GPU the host's cores have little else to do; on a CPU they are the model's."""
