@@ -46,7 +46,8 @@ def select(device: torch.device, name: str = "auto") -> Kernels:
     attention on a GPU.
 
     Raises ValueError for a name or a device without kernels, RuntimeError if `native` was asked
-    for by name and cannot be built or is not installed.
+    for by name and cannot be built or is not installed. Whether FlashInfer's kernels compile shows
+    later: see `CudaKernels`.
     """
     if name == "auto":
         name = os.environ.get("OCTAVO_KERNELS") or "auto"
@@ -96,7 +97,7 @@ def _on_gpu(device: torch.device, name: str) -> Kernels:
     missing = missing_for_flashinfer()
     if missing is None:
         try:
-            return CudaKernels(device, import_module("flashinfer"))
+            return CudaKernels(device, import_module("flashinfer"), required=name == "native")
         except (ImportError, OSError) as error:
             missing = f"flashinfer does not load ({error})"
     if name == "native":

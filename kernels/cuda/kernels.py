@@ -8,6 +8,7 @@ seed and position alone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,13 @@ from octavo.kernels.cuda.plan import Planner, Shape
 from octavo.kernels.packing import linear_plain, pack_plain
 from octavo.kernels.quantized import quantize_plain
 
+TO_COMPILE = (
+    "see that nvcc of the CUDA that torch is built for, a C++ compiler and ninja are there, or "
+    "install flashinfer-jit-cache"
+)
+
+log = logging.getLogger("octavo.kernels")
+
 
 class CudaKernels:
     """float32, bfloat16 and float16. Cells lie as the reference's do, and as FlashInfer reads them.
@@ -32,10 +40,16 @@ class CudaKernels:
 
     name = "cuda"
 
-    def __init__(self, device: torch.device, flashinfer: Any = None) -> None:
-        """`flashinfer` is the package, or None for attention by Triton alone. On a GPU, it is torch
-        as a whole that is told to sum products in float32."""
+    def __init__(
+        self, device: torch.device, flashinfer: Any = None, required: bool = False
+    ) -> None:
+        """`flashinfer` is the package, or None for attention by Triton alone. Where its kernels do
+        not run, which shows when it is tried out for a model's first layer, Triton's take over with
+        a warning; if it is `required`, RuntimeError is raised there. On a GPU, it is torch as a
+        whole that is told to sum products in float32."""
         self._planner = None if flashinfer is None else Planner(flashinfer, device)
+        self._required = required
+        self._tried: set[Shape] = set()
         self._attention = TritonAttention()
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -70,11 +84,32 @@ class CudaKernels:
         window: int | None = None,
     ) -> None:
         # FlashInfer would have a window in a plan of its own, for the layers that have it.
-        planner = self._planner if window is None else None
-        if planner is not None and Shape.of(query, cache, scale).supported:
+        if window is None and (planner := self._planner_for(Shape.of(query, cache, scale), batch)):
             planner.attend(query, cache, batch, scale, out)
         else:
             self._attention.attend(query, cache, batch, scale, out, window)
+
+    def _planner_for(self, shape: Shape, batch: Batch) -> Planner | None:
+        """FlashInfer's, where that has kernels for the shape and they run."""
+        if self._planner is None or not shape.supported:
+            return None
+        if shape not in self._tried:
+            self._tried.add(shape)
+            try:
+                self._planner.try_out(shape, batch.block_size)
+            except (torch.OutOfMemoryError, torch.AcceleratorError):  # no fault of its kernels'
+                raise
+            except Exception as error:
+                missing = f"flashinfer's kernels do not run here ({_reason(error)})"
+                if self._required:
+                    text = f"the native kernels were asked for, but {missing}; {TO_COMPILE}"
+                    raise RuntimeError(text) from error
+                log.debug("flashinfer", exc_info=error)
+                log.warning(
+                    "%s: attention runs on the slower Triton kernels; %s", missing, TO_COMPILE
+                )
+                self._planner = None
+        return self._planner
 
     def copy_blocks(self, cache: Tensor, pairs: Tensor) -> None:
         moving.copy(cache, pairs)
@@ -121,3 +156,9 @@ class CudaKernels:
 
     def record(self, calls: Callable[[], None]) -> None:
         calls()
+
+
+def _reason(error: Exception) -> str:
+    """A line for people: of what compilers say, the first that is about an error."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return next((line for line in lines if "error:" in line), lines[0]).strip()

@@ -86,6 +86,24 @@ class Planner:
         self._shared: _Planned | None = None
         self._parts: list[_Planned] = []
 
+    def try_out(self, shape: Shape, block_size: int) -> None:
+        """Attends for every kind of part once, over blocks of zeros. FlashInfer compiles or loads
+        here what it will need for the shape, which may take minutes, and raises if it cannot:
+        before anything depends on it, and not in the midst of serving."""
+        own = -(-2 // block_size)  # blocks of two tokens behind a shared one
+        arrays = ([0, 1, 3], [0, 2, 3 + own], [0, 1, 0, *range(2, 2 + own)],
+                  [1, 2 - (own - 1) * block_size], [0, 0, 0])  # fmt: skip
+        host = Batch(*(torch.tensor(x, dtype=torch.int32) for x in arrays), block_size)
+        on_device = Batch(*(self._carried(x) for x in _arrays(host)), block_size, host=host)
+        cells = 2 + own, 2, shape.kv_heads, block_size, shape.head_dim
+        cache = torch.zeros(cells, dtype=shape.cache_dtype, device=self._device)
+        query = torch.zeros(3, shape.heads, shape.head_dim, dtype=shape.dtype, device=self._device)
+        self._batch = None
+        self._plan_parts(on_device, divide(host, 1, 1), shape)
+        self._run(query, cache, torch.empty_like(query))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
     def begin(self, batch: Batch) -> None:
         """Plans for the layers of a pass, as far as it is known what they will ask for."""
         if self._shape is not None and batch is not self._batch:
@@ -101,6 +119,9 @@ class Planner:
             if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("a batch must be begun, and planned, before a graph is captured")
             self._plan(batch, shape)
+        self._run(query, cache, out)
+
+    def _run(self, query: Tensor, cache: Tensor, out: Tensor) -> None:
         if self._shared is None:
             for part in self._parts:
                 mine = slice(part.start, part.end)
@@ -231,11 +252,11 @@ def _on_cpu(batch: Batch) -> Batch:
     """Without its `host` it has to be fetched, which waits for the GPU."""
     if batch.host is not None:
         return batch.host
-    return Batch(
-        batch.qo_indptr.cpu(),
-        batch.kv_indptr.cpu(),
-        batch.kv_indices.cpu(),
-        batch.kv_last_page_len.cpu(),
-        batch.slots.cpu(),
-        batch.block_size,
+    return Batch(*(array.cpu() for array in _arrays(batch)), batch.block_size)
+
+
+def _arrays(batch: Batch) -> tuple[Tensor, ...]:
+    return (
+        *(batch.qo_indptr, batch.kv_indptr, batch.kv_indices),
+        *(batch.kv_last_page_len, batch.slots),
     )
