@@ -4,7 +4,8 @@ Launching a step's kernels one by one takes Python longer than a GPU takes to ru
 batch; a graph is launched whole. It reads its inputs where they were when it was recorded, so all
 sizes share one piece of memory on the device into which each step's arrays are copied.
 
-Steps with a chunk of a prompt are not recorded: their kernels run long enough.
+Steps with a chunk of a prompt are not recorded: their kernels run long enough. Nor is attention to
+a prefix that all rows share, which a played step reads once a row: see `octavo.kernels.cuda.plan`.
 """
 
 from __future__ import annotations

@@ -49,6 +49,20 @@ def measure_attention(setting: Setting, report: Report) -> None:
                 _contiguous(setting, batch, context) * 1e6, 1
             ),
         }
+    _measure_prefix(setting, report, kernels)
+
+
+def _measure_prefix(setting: Setting, report: Report, kernels: Kernels) -> None:
+    """Of a prefix that all rows share: read once a step, and once a row, as in a graph."""
+    for batch, context in [(8, 600)] if setting.tiny else [(16, 4096), (64, 4096)]:
+        once, each = (
+            _attention(setting, kernels, batch, context, scattered=True, prefix=True, static=static)
+            for static in (False, True)
+        )
+        report.figures[f"decode attention {batch}x{context}, one prefix"] = {
+            "us, read once": round(once * 1e6, 1),
+            "us, read by each row, as in a graph": round(each * 1e6, 1),
+        }
 
 
 def _copy_rate(setting: Setting) -> float:
@@ -64,15 +78,24 @@ def _layers(setting: Setting, size: int) -> int:
 
 
 def _attention(
-    setting: Setting, kernels: Kernels, batch: int, context: int, scattered: bool
+    setting: Setting,
+    kernels: Kernels,
+    batch: int,
+    context: int,
+    scattered: bool,
+    prefix: bool = False,
+    static: bool = False,
 ) -> float:
     """Seconds of one layer of a decode step. Not scattered, the blocks of a layer lie in order, in
-    one piece of memory."""
+    one piece of memory. With a `prefix`, rows have all blocks but the last in common. A `static`
+    batch is one of a graph."""
     count = -(-context // BLOCK)
     total = batch * count + 1
     order = torch.arange(1, total, dtype=torch.int32)
     if scattered:
         order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
+    if prefix:
+        order.view(batch, count)[:, :-1] = order[: count - 1].clone()
     last = context - (count - 1) * BLOCK
     host = Batch(
         torch.arange(batch + 1, dtype=torch.int32),
@@ -85,7 +108,8 @@ def _attention(
     index = host
     if setting.device.type != "cpu":
         names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len", "slots")
-        index = Batch(*(getattr(host, n).to(setting.device) for n in names), BLOCK, host=host)
+        arrays = (getattr(host, n).to(setting.device) for n in names)
+        index = Batch(*arrays, BLOCK, host=host, static=static)
     layers = _layers(setting, batch * context * 2 * KV_HEADS * DIM * setting.torch_dtype.itemsize)
     shape = cache_shape(total, layers if scattered else 1, KV_HEADS, BLOCK, DIM)
     place = {"dtype": setting.torch_dtype, "device": setting.device}

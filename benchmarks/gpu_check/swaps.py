@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.gpu_check.report import Report
 from benchmarks.gpu_check.setting import Setting
+from octavo.kernels.base import Kernels
 from octavo.kernels.select import select
 from octavo.scheduler.plan import StepPlan
 from octavo.workers.copy_stream import CopyStream
+from octavo.workers.copy_thread import CopyThread
+from octavo.workers.crossing import Gathering
 from octavo.workers.host import host_blocks
 from octavo.workers.place import tiers_on
-from octavo.workers.tiers import Tiers
+from octavo.workers.tiers import Pair, Tiers
 from octavo.workers.transfers import cuda_copy
-from octavo.workers.upload import mark
 
 BLOCKS, HOST_BLOCKS = 64, 32
+AS_THEY_LIE = Gathering(below=0)
+GATHERED = Gathering(below=2**40, saving=0)
+Make = Callable[..., Tiers]
 SLOW = 2048  # a product of this size keeps the device busy while the copies run
 
 
 def check_fences(setting: Setting, report: Report) -> None:
     """Random plans over blocks that hold one number each, with computing that is slow to read and
-    to write them, against the same plans done one thing at a time."""
+    to write them, against the same plans done one thing at a time; with blocks that are gathered on
+    their way, and as they lie."""
+    for name, gathering in (("as they lie", AS_THEY_LIE), ("gathered", GATHERED)):
+        if gathering is AS_THEY_LIE or has_streams(setting):
+            _check_fences(setting, report, name, gathering)
+
+
+def _check_fences(setting: Setting, report: Report, way: str, gathering: Gathering) -> None:
     width = 64 if setting.tiny else 32 * 1024  # of int64: 256 KiB
     steps = 20 if setting.tiny else 200
     for seed in range(1 if setting.tiny else 3):
-        tiers, cache, host = _pools(setting, width)
+        tiers, cache, host = _pools(setting, width, gathering)
         busy = torch.randn(8 if setting.tiny else SLOW, 8 if setting.tiny else SLOW)
         busy = busy.to(setting.device)
         found = []
@@ -54,18 +67,18 @@ def check_fences(setting: Setting, report: Report) -> None:
             for step, ((least, most), right) in enumerate(zip(found, expected, strict=True))
             if least.tolist() != right or most.tolist() != right
         ]
-        report.check(f"fences, seed {seed}: what {steps} steps find", not wrong, wrong[:5])
+        report.check(f"fences, {way}, seed {seed}: what {steps} steps find", not wrong, wrong[:5])
         kept = host.view(torch.int64)
         right = kept[:, 0].tolist() == backing and bool((kept == kept[:, :1]).all())
-        report.check(f"fences, seed {seed}: what the host has", right)
+        report.check(f"fences, {way}, seed {seed}: what the host has", right)
 
 
-def _pools(setting: Setting, width: int) -> tuple[Tiers, Tensor, Tensor]:
+def _pools(setting: Setting, width: int, gathering: Gathering) -> tuple[Tiers, Tensor, Tensor]:
     cache = torch.arange(BLOCKS).repeat(width, 1).T.contiguous().to(setting.device)
     host = host_blocks(HOST_BLOCKS, width * 8, setting.device)
     host.view(torch.int64)[:] = -torch.arange(HOST_BLOCKS)[:, None]
     kernels = select(setting.device, setting.kernels)
-    return tiers_on(setting.device)(cache, host, kernels), cache, host
+    return tiers_of(setting, cache, host, kernels, gathering), cache, host
 
 
 def _plans(seed: int, steps: int) -> Iterator[tuple[StepPlan, dict[int, int]]]:
@@ -110,47 +123,120 @@ def _follow(
 
 def measure_copies(setting: Setting, report: Report) -> None:
     """GB/s of scattered blocks both ways, and their share of one large copy of as many bytes; on a
-    GPU also with a call for each block, to see whether a call for many of them pays. Of blocks
-    smaller than 256 KiB nothing is expected."""
-    total = 2**20 if setting.tiny else 512 * 2**20
-    for size in (2**16,) if setting.tiny else (2**16, 2**18, 2**19, 2**21):
-        count = total // size
+    GPU also with a call for each block, to see whether a call for many of them pays, gathered and
+    as they lie, and in both directions at once. Of blocks smaller than 256 KiB nothing is
+    expected."""
+    for size in (2**16,) if setting.tiny else (2**14, 2**16, 2**17, 2**18, 2**19, 2**21):
+        count = 16 if setting.tiny else min(8192, 512 * 2**20 // size)
         cache = torch.zeros(count, size, dtype=torch.uint8, device=setting.device)
         host = host_blocks(count, size, setting.device)
         kernels = select(setting.device, setting.kernels)
-        tiers = tiers_on(setting.device)(cache, host, kernels)
-        singly = None
-        if setting.device.type == "cuda":
-            singly = CopyStream(cache, host, kernels, copy=cuda_copy(batched=False))
+        make = partial(tiers_of, setting, cache, host, kernels)
         targets = list(range(count))
         random.Random(0).shuffle(targets)
-        pairs = list(enumerate(targets))
-        for way, plan in (
-            ("out", StepPlan(0, [], store=pairs)),
-            ("in", StepPlan(0, [], swap_in=pairs)),
-        ):
-            blocks = min(_run(setting, tiers, plan) for _ in range(3))
-            whole = min(_copy(setting, cache, host, way) for _ in range(3))
-            name = f"blocks of {size // 1024} KiB {way}"
-            met = whole / blocks >= 0.8 or size < 2**18
-            report.aim(f"{name}, 80 % of one copy", met, round(whole / blocks, 3))
-            report.figures[name] = {
-                "GB/s": round(total / blocks / 1e9, 2),
-                "GB/s in one copy": round(total / whole / 1e9, 2),
-                "share": round(whole / blocks, 3),
-            }
-            if singly is not None:
-                seconds = min(_run(setting, singly, plan) for _ in range(3))
-                report.figures[name]["GB/s, a call for each"] = round(total / seconds / 1e9, 2)
+        _measure_scattered(setting, report, make, list(enumerate(targets)), cache, host)
+        if has_streams(setting):
+            if size <= 2**18:
+                _measure_gathered(setting, report, make, targets, size)
+            _measure_both_ways(setting, report, make, targets, size)
 
 
-def _run(setting: Setting, tiers: Tiers, plan: StepPlan) -> float:
+def has_streams(setting: Setting) -> bool:
+    return setting.device.type == "cuda"
+
+
+def tiers_of(
+    setting: Setting,
+    cache: Tensor,
+    host: Tensor,
+    kernels: Kernels,
+    gathering: Gathering | None = None,
+    together: bool = True,
+) -> Tiers:
+    """As a worker has them, or, on a GPU, with another way to copy."""
+    if setting.device.type == "cpu":
+        return tiers_on(setting.device)(cache, host, kernels)
+    return CopyStream(cache, host, kernels, copy=cuda_copy(together), gathering=gathering)
+
+
+def _measure_scattered(
+    setting: Setting, report: Report, make: Make, pairs: list[Pair], cache: Tensor, host: Tensor
+) -> None:
+    """By copies of single blocks, as none of their neighbours are neighbours."""
+    tiers = make(AS_THEY_LIE)
+    singly = make(AS_THEY_LIE, together=False) if has_streams(setting) else None
+    for way, plan in _both(pairs).items():
+        blocks = min(_run(setting, tiers, plan) for _ in range(3))
+        whole = min(_copy(setting, cache, host, way) for _ in range(3))
+        size = host.shape[1]
+        name = f"blocks of {size // 1024} KiB {way}"
+        met = whole / blocks >= 0.8 or size < 2**18
+        report.aim(f"{name}, 80 % of one copy", met, round(whole / blocks, 3))
+        report.figures[name] = {
+            "GB/s": round(host.nbytes / blocks / 1e9, 2),
+            "GB/s in one copy": round(host.nbytes / whole / 1e9, 2),
+            "share": round(whole / blocks, 3),
+        }
+        if singly is not None:
+            seconds = min(_run(setting, singly, plan) for _ in range(3))
+            report.figures[name]["GB/s, a call for each"] = round(host.nbytes / seconds / 1e9, 2)
+
+
+def _measure_gathered(
+    setting: Setting, report: Report, make: Make, blocks: list[int], size: int
+) -> None:
+    """Blocks that are scattered on the device and neighbours on the host: whether it pays to gather
+    them, which `Gathering`'s thresholds are to follow."""
+    for count in sorted({min(32, len(blocks)), len(blocks)}):
+        pairs = list(zip(blocks, range(count), strict=False))
+        for way, plan in _both(pairs).items():
+            rates = {}
+            for name, gathering in (
+                ("gathered", GATHERED),
+                ("as they lie", AS_THEY_LIE),
+                ("as a worker does", Gathering()),
+            ):
+                tiers = make(gathering)
+                seconds = min(_run(setting, tiers, plan) for _ in range(4))
+                rates[name] = round(count * size / seconds / 1e9, 2)
+            name = f"{count} blocks of {size // 1024} KiB {way}, neighbours on the host"
+            report.figures[name] = {f"GB/s {how}": rate for how, rate in rates.items()}
+            nearly = 0.8 * max(rates["gathered"], rates["as they lie"])
+            met = rates["as a worker does"] >= nearly
+            report.aim(f"{name}, the way chosen is the quicker", met, rates)
+
+
+def _measure_both_ways(
+    setting: Setting, report: Report, make: Make, blocks: list[int], size: int
+) -> None:
+    """Half of the blocks go out while the others come in, beside one after the other."""
+    half = len(blocks) // 2
+    out = StepPlan(0, [], store=list(zip(blocks[:half], range(half), strict=True)))
+    into = StepPlan(1, [], swap_in=list(zip(range(half, 2 * half), blocks[half:], strict=True)))
+    tiers = make()
+    alone = sum(min(_run(setting, tiers, plan) for _ in range(3)) for plan in (out, into))
+    together = min(_run(setting, tiers, out, into) for _ in range(3))
+    report.figures[f"blocks of {size // 1024} KiB, both ways at once"] = {
+        "GB/s": round(2 * half * size / together / 1e9, 2),
+        "GB/s one after the other": round(2 * half * size / alone / 1e9, 2),
+    }
+
+
+def _both(pairs: list[Pair]) -> dict[str, StepPlan]:
+    """Of pairs (device block, host block)."""
+    inward = [(host, device) for device, host in pairs]
+    return {"out": StepPlan(0, [], store=pairs), "in": StepPlan(0, [], swap_in=inward)}
+
+
+def _run(setting: Setting, tiers: Tiers, *plans: StepPlan) -> float:
     setting.synchronize()
     began = time.perf_counter()
-    tiers.before(plan, [])
-    tiers.after(plan)
-    tiers._await(tiers._issued)
-    mark(setting.device).wait()
+    for plan in plans:
+        tiers.before(plan, [])
+        tiers.after(plan)
+    if isinstance(tiers, CopyThread):
+        tiers._await(tiers._issued)
+    setting.synchronize()
     return max(time.perf_counter() - began, 1e-9)
 
 

@@ -4,6 +4,13 @@ A plan is made on the CPU, from the batch's arrays there, and says what each par
 Plans are no part of a graph, but what they write is read by one: a graph of a step has a wrapper of
 its own, whose buffers are the tensors of its batch, and is planned anew before each replay.
 
+A graph has no cascade: its kernels are those that it was recorded with, and a step of it may have a
+prefix that all rows share, or none. FlashInfer's wrappers could be recorded with one, in buffers of
+their own, as a second graph for each size: twice the start and twice the graphs, for the steps that
+share. Whether that pays is what the part `attention` of scripts/gpu_check.sh measures. Until it is
+known, what shares is read once a step where a step is not played: if it has a chunk of a prompt,
+more rows than the largest graph, or with --enforce-eager.
+
 FlashInfer copies a plan to the GPU from a buffer that the next plan overwrites, and does not wait.
 So `Planner` waits for the copies of the plan before, which are done where at most one step is
 planned ahead.

@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import torch
 from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check.report import CannotRun
 from octavo.kernels.reference import ReferenceKernels
+from octavo.workers.copy_stream import CopyStream
+from octavo.workers.transfers import torch_copy
 from tests.workers.fake_cuda import FakeCuda
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +98,56 @@ def test_only_what_is_wrong_is_named(folder, monkeypatch):
     assert any(", 24 tokens far" in failure for failure in failures)
     assert any("what an FP8 cache holds" in failure for failure in failures)
     assert all(", 24 tokens far" in failure or "FP8 cache" in failure for failure in failures)
+
+
+class AtOnce:
+    """A GPU's streams that do what they are given as soon as they are given it."""
+
+    def make(self):
+        return self
+
+    current = event = make
+
+    def on(self, stream):
+        return nullcontext()
+
+    def wait_stream(self, stream):
+        pass
+
+    wait_event = wait_stream
+
+    def record(self):
+        pass
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, end):
+        return 1.0
+
+
+def test_on_a_gpu_every_way_to_copy_is_measured(folder, monkeypatch):
+    from benchmarks.gpu_check import swaps
+
+    made = []
+
+    def tiers_of(setting, cache, host, kernels, gathering=None, together=True):
+        made.append(gathering)
+        kernels = ReferenceKernels()
+        return CopyStream(cache, host, kernels, AtOnce(), torch_copy, gathering)
+
+    monkeypatch.setattr(swaps, "has_streams", lambda setting: True)
+    monkeypatch.setattr(swaps, "tiers_of", tiers_of)
+    fences = gpu_check.run_part("fences", options(), folder)
+    assert (fences["status"], fences["passed"]) == ("passed", 4)
+    assert made == [swaps.AS_THEY_LIE, swaps.GATHERED]
+    found = gpu_check.run_part("copies", options(), folder)
+    assert found["status"] == "passed", found
+    figures = found["figures"]
+    assert set(figures["16 blocks of 64 KiB in, neighbours on the host"]) == {
+        "GB/s gathered", "GB/s as they lie", "GB/s as a worker does"}  # fmt: skip
+    assert "GB/s, a call for each" in figures["blocks of 64 KiB out"]
+    assert figures["blocks of 64 KiB, both ways at once"]["GB/s one after the other"] > 0
 
 
 def test_gaps_are_measured_by_events(folder, monkeypatch):
