@@ -7,8 +7,9 @@ kernel gathers them in a staging buffer on the device, from which one copy takes
 host blocks are neighbours. On the way back the copy comes first, and a kernel scatters.
 
 Host blocks that are no neighbours are not brought together: that would be a core's work, which
-copies a block in the time of the call that it would save. They seldom need it: the host pool hands
-out its blocks in the order in which they were filled or given up.
+copies a block in the time of the call that it would save. Most are neighbours: the host pool hands
+out its blocks in the order in which they were filled or given up, so what a step stores lies
+together.
 """
 
 from __future__ import annotations
