@@ -168,22 +168,21 @@ def profile(
     """
     peaks: list[tuple[StepSize, int]] = []
     for size in largest.rising():
-        peak = _peak(meter, partial(run_step, size))
-        if peak is None:
+        taken = _peak(meter, partial(run_step, size))
+        if taken is None:
             held = _Held.by(meter, utilization, staging)
-            raise InvalidRequest(
-                "gpu_memory_utilization", _no_step(held, size, peaks, largest, wanted)
-            )
-        peaks.append((size, peak))
+            text = _no_step(held, size, peaks, largest, wanted)
+            raise InvalidRequest("gpu_memory_utilization", text)
+        peaks.append((size, taken))
     held = _Held.by(meter, utilization, staging)
-    took = []
-    for size in sorted(trial.sizes, reverse=True)[:2]:
+    peak = peaks[-1][1]
+    took: list[int] = []
+    for rows in sorted(trial.sizes, reverse=True)[:2]:
         before, _ = meter.free_and_total()
-        if not _fits(partial(trial.record, size)):
+        if not _fits(partial(trial.record, rows)):
             trial.discard()
-            raise InvalidRequest(
-                "gpu_memory_utilization", _no_graphs(held, peak, sum(took) + before, wanted)
-            )
+            text = _no_graphs(held, peak, sum(took) + before, wanted)
+            raise InvalidRequest("gpu_memory_utilization", text)
         meter.settle()
         took.append(before - meter.free_and_total()[0])
     trial.discard()

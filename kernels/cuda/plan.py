@@ -18,6 +18,7 @@ planned ahead.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,8 +101,8 @@ class Planner:
         own = -(-2 // block_size)  # blocks of two tokens behind a shared one
         arrays = ([0, 1, 3], [0, 2, 3 + own], [0, 1, 0, *range(2, 2 + own)],
                   [1, 2 - (own - 1) * block_size], [0, 0, 0])  # fmt: skip
-        host = Batch(*(torch.tensor(x, dtype=torch.int32) for x in arrays), block_size)
-        on_device = Batch(*(self._carried(x) for x in _arrays(host)), block_size, host=host)
+        host = _batch((torch.tensor(x, dtype=torch.int32) for x in arrays), block_size)
+        on_device = _batch((self._carried(x) for x in _arrays(host)), block_size, host)
         cells = 2 + own, 2, shape.kv_heads, block_size, shape.head_dim
         cache = torch.zeros(cells, dtype=shape.cache_dtype, device=self._device)
         query = torch.zeros(3, shape.heads, shape.head_dim, dtype=shape.dtype, device=self._device)
@@ -259,7 +260,13 @@ def _on_cpu(batch: Batch) -> Batch:
     """Without its `host` it has to be fetched, which waits for the GPU."""
     if batch.host is not None:
         return batch.host
-    return Batch(*(array.cpu() for array in _arrays(batch)), batch.block_size)
+    return _batch((array.cpu() for array in _arrays(batch)), batch.block_size)
+
+
+def _batch(arrays: Iterable[Tensor], block_size: int, host: Batch | None = None) -> Batch:
+    """Of the five arrays in their order."""
+    qo_indptr, kv_indptr, kv_indices, last, slots = arrays
+    return Batch(qo_indptr, kv_indptr, kv_indices, last, slots, block_size, host)
 
 
 def _arrays(batch: Batch) -> tuple[Tensor, ...]:
