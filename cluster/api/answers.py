@@ -48,13 +48,35 @@ class Usage(msgspec.Struct, kw_only=True):
     )
 
 
+class ModelPermission(msgspec.Struct, kw_only=True):
+    """What may be done with a model: OpenAI's list of old, which some clients still look into."""
+
+    id: str
+    created: int
+    object: str = "model_permission"
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
 class Model(msgspec.Struct, kw_only=True):
+    """`root` is where the server has it from, which vLLM's clients load the tokenizer of; `parent`
+    the model that an adapter belongs to."""
+
     id: str
     created: int
     object: str = "model"
     owned_by: str = "octavo"
+    root: str
+    parent: str | None = None
     max_model_len: int | None = None
-    parent: str | UnsetType = UNSET  # the model that an adapter belongs to
+    permission: list[ModelPermission]
 
 
 class ModelList(msgspec.Struct):

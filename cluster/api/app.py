@@ -20,6 +20,7 @@ from octavo.cluster.api.answers import (
     LoadAnswer,
     Model,
     ModelList,
+    ModelPermission,
     VersionAnswer,
 )
 from octavo.cluster.api.chat import ChatCall, chat_call
@@ -229,12 +230,18 @@ def _caller(fronts: Fronts, request: Request) -> str:
 
 def _model(front: Front, name: str) -> Model:
     lengths = [each.max_model_len for each in front.client.stats()]
-    model = Model(id=name, created=front.settings.created)
-    model.max_model_len = min(lengths, default=None)
+    settings = front.settings
+    parent = None
     if front.adapter_of(name):
-        settings = front.settings
-        model.parent = settings.adapters[name] or settings.served_model_names[0]
-    return model
+        parent = settings.adapters[name] or settings.served_model_names[0]
+    return Model(
+        id=name,
+        created=settings.created,
+        root=settings.model_path or name,
+        parent=parent,
+        max_model_len=min(lengths, default=None),
+        permission=[ModelPermission(id=f"modelperm-{name}", created=settings.created)],
+    )
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

@@ -83,19 +83,22 @@ class ChatCall:
         )
 
     async def chunks(self, generation: Generation) -> AsyncGenerator[ChatChunk, None]:
-        """The role of each choice, then text as it comes, then why each choice ended."""
-        for index in range(len(generation.transcripts)):
-            delta = ChatDelta(role="assistant", content="")
-            yield self._chunk([ChatChunkChoice(index=index, delta=delta)])
+        """For each choice its role, then text as it comes, then why it ended. The role waits for
+        the first token, because many clients take the first chunk for that."""
+        opened: set[int] = set()
         drafts = [self.draft(index) for index in range(len(generation.transcripts))]
         async for index, new in generation:
+            if first := index not in opened:
+                opened.add(index)
+                begin = ChatDelta(role="assistant", content="")
+                yield self._chunk([ChatChunkChoice(index=index, delta=begin)])
             tokens = new.tokens
             for delta in drafts[index].add(new):
                 choice = ChatChunkChoice(index=index, delta=delta)
                 choice.logprobs = self._logprobs(tokens)
                 yield self._chunk([choice])
                 tokens = []
-            if tokens:  # of a text that says nothing yet, or never
+            if tokens or (first and not new):  # of a text that says nothing yet, or never
                 choice = ChatChunkChoice(index=index, delta=ChatDelta(content=""))
                 choice.logprobs = self._logprobs(tokens)
                 yield self._chunk([choice])

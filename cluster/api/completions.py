@@ -62,7 +62,7 @@ class CompletionCall:
         return answer
 
     async def chunks(self, generation: Generation) -> AsyncGenerator[CompletionAnswer, None]:
-        """The answer piece by piece: a chunk for each event that has something to show."""
+        """The answer piece by piece: a chunk for each event, also while its text is held back."""
         begun = [False] * len(generation.transcripts)
         async for number, delta in generation:
             transcript = generation.transcripts[number]

@@ -40,7 +40,7 @@ async def follow(
                 live.remove(event.index)
                 if event.finish is None and live:
                     client.abort(request.id, event.index)
-            if delta:
+            if delta or event.tokens:  # of half a character too: a client sees that it was made
                 yield event.index, delta
             if not live:
                 return

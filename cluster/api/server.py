@@ -33,7 +33,9 @@ class HttpServer:
         host, port, self._certificate = address
         self._context = self._certificate.context() if self._certificate is not None else None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY on sockets that say they are TCP's: else a first token waits, up
+        # to 40 ms, until the client has acknowledged the headers before it.
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:

@@ -26,6 +26,7 @@ from octavo.scheduler.sampling import MAX_BEAM_WIDTH, SamplingParams
 
 T = TypeVar("T")
 _INT32 = 2**31 - 1
+_EXACT = 2**53  # up to here a float is one whole number, not one of several
 _PARAM = re.compile(r"`\$\.(?P<param>\w+)")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NOT_A_NUMBER = re.compile(rb"[:\[,]\s*-?(NaN|Infinity)")
@@ -35,7 +36,7 @@ def parse(raw: bytes, schema: type[T]) -> T:
     """The body as `schema`. Raises `InvalidRequest`, with an empty `param` where the body as a
     whole is at fault."""
     try:
-        return msgspec.json.decode(raw, type=schema)
+        return _decode(raw, schema)
     except msgspec.ValidationError as error:
         where = _PARAM.search(str(error))
         param = where["param"] if where else ""
@@ -49,6 +50,30 @@ def parse(raw: bytes, schema: type[T]) -> T:
         elif _SURROGATE.search(raw):
             message += "; every \\ud800..\\udfff escape needs its other half"
         raise InvalidRequest("", message) from error
+
+
+def _decode(raw: bytes, schema: type[T]) -> T:
+    """In one pass, but where an integer is written as 5.0, as JSON lets clients do: then all whole
+    numbers are made integers first."""
+    try:
+        return msgspec.json.decode(raw, type=schema)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        try:
+            plain = _WHOLE_NUMBERS.decode(raw)
+        except OverflowError:  # of 1e999
+            raise error from None
+    return msgspec.convert(plain, schema, str_keys=True)
+
+
+def _number(literal: str) -> int | float:
+    value = float(literal)
+    whole = int(value)
+    return whole if whole == value and abs(whole) <= _EXACT else value
+
+
+_WHOLE_NUMBERS = msgspec.json.Decoder(float_hook=_number)
 
 
 def refuse_unserved(body: msgspec.Struct) -> None:
@@ -173,7 +198,7 @@ def sampling_of(
         )
     return SamplingParams(
         **(dict(defaults) | {name: value for name, value in given.items() if value is not None}),
-        best_of=None if body.use_beam_search else body.best_of,
+        best_of=None if body.use_beam_search else body.best_of or None,
         seed=seed if body.seed is None else body.seed,
         stop=stops,
         stop_token_ids=stop_ids

@@ -151,6 +151,8 @@ def test_best_of_answers_with_the_likeliest_and_counts_all(connected: Connect) -
         answer = complete(http, n=2, best_of=3).json()
         error_of(complete(http, n=2, best_of=3, stream=True), 400, "best_of")
         error_of(complete(http, n=2, best_of=1), 400, "best_of")
+        plain = complete(http, n=3, best_of=0, logprobs=0)
     assert [(c["index"], c["text"]) for c in answer["choices"]] == [(0, "g"), (1, "f")]
     assert answer["choices"][0]["logprobs"] is None
     assert answer["usage"]["completion_tokens"] == 3
+    assert len(plain.json()["choices"]) == 3, "0 is a best_of that is not asked for, as in OpenAI's"

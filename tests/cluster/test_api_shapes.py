@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from typing import Any
 
+import httpx
 import msgspec
 
 from octavo.cluster.api.answers import ChatAnswer, ChatChunk, CompletionAnswer, ErrorAnswer
-from octavo.scheduler.request import Finish
+from octavo.scheduler.request import Finish, Request, TokenEvent
+from octavo.scheduler.sampling import SamplingParams
 from tests.cluster.calls import HELLO, Connect, chat, complete, data_of, error_of, eventually
-from tests.cluster.scripted import HANG, TOKENIZER, ScriptedEngine, says
+from tests.cluster.scripted import HANG, TOKENIZER, ScriptedEngine, Step, says
 from tests.cluster.serving import MODEL
 
 
@@ -67,6 +71,35 @@ def test_a_chat_stream_is_role_text_finish_usage_done(connected: Connect) -> Non
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
 
 
+def test_a_stream_shows_each_token_when_it_is_made(connected: Connect) -> None:
+    """Also one that is no whole character yet; and a chat says who speaks no sooner, because
+    clients that measure a server take its first chunk for the first token."""
+    half, *_ = says("😀")(Request("", [1], SamplingParams()))
+
+    def starts(http: httpx.Client, path: str) -> list[Any]:
+        body = {"model": MODEL, "prompt": "Say", "messages": HELLO, "stream": True}
+        chunks = []
+        with (
+            contextlib.suppress(httpx.ReadTimeout),
+            http.stream("POST", path, json=body, timeout=0.5) as answer,
+        ):
+            for line in filter(None, answer.iter_lines()):
+                chunks.append(json.loads(line.removeprefix("data: "))["choices"][0])
+        return chunks
+
+    def one_token(request: Request) -> list[Step]:
+        assert isinstance(half, TokenEvent)
+        return [TokenEvent(request.id, half.tokens), HANG]
+
+    with connected(ScriptedEngine(one_token)) as http:
+        (choice,) = starts(http, "/v1/completions")
+        assert choice["text"] == ""
+        deltas = [choice["delta"] for choice in starts(http, "/v1/chat/completions")]
+        assert deltas == [{"role": "assistant", "content": ""}, {"content": ""}]
+    with connected(ScriptedEngine(lambda _: [HANG]), submit_grace=0.0) as http:
+        assert starts(http, "/v1/chat/completions") == []
+
+
 def test_tokens_of_one_step_come_in_one_chunk(connected: Connect) -> None:
     text = "The quick brown fox jumps"
     with connected(ScriptedEngine(says(text, Finish.LENGTH, step=3))) as http:
@@ -102,13 +135,15 @@ def test_completion_logprobs_and_their_offsets(connected: Connect) -> None:
 
 
 def test_models_and_the_small_routes(connected: Connect) -> None:
-    with connected(ScriptedEngine(says("x")), created=123) as http:
+    with connected(ScriptedEngine(says("x")), model_path="/models/m", created=123) as http:
         listed = http.get("/v1/models").json()
         assert listed["object"] == "list"
         assert [model["id"] for model in listed["data"]] == [MODEL, "alias"]
         one = http.get(f"/v1/models/{MODEL}").json()
         assert one == listed["data"][0]
         assert (one["object"], one["created"], one["max_model_len"]) == ("model", 123, 200)
+        assert (one["root"], one["parent"]) == ("/models/m", None)
+        assert [each["object"] for each in one["permission"]] == ["model_permission"]
         assert error_of(http.get("/v1/models/none"), 404, "model")
         assert http.get("/version").json()["version"]
         assert http.get("/health").status_code == 200

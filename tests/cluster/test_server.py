@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,9 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from octavo.cluster.api import connection, tls
+from octavo.cluster.api import connection, server, tls
 from octavo.cluster.api.app import FrontSettings, create_app
-from octavo.cluster.api.server import HttpServer
 from octavo.cluster.api.settings import Address
 from octavo.cluster.api.tls import Certificate, certificate_of
 from octavo.scheduler.errors import InvalidRequest
@@ -55,12 +55,33 @@ def write_pair(folder: Path, name: str, passphrase: str = "") -> Certificate:
 async def served(certificate: Certificate | None = None) -> AsyncIterator[int]:
     """The port."""
     app = create_app(ScriptedEngine(says("Hi")), FrontSettings("", ("m",)), TOKENIZER)
-    server = HttpServer(app, Address(HOST, 0, certificate))
-    server.start()
+    http = server.HttpServer(app, Address(HOST, 0, certificate))
+    http.start()
     try:
-        yield server.port
+        yield http.port
     finally:
-        await server.stop()
+        await http.stop()
+
+
+def test_a_token_does_not_wait_until_what_came_before_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_delay = []
+
+    class Watched(connection.Connection):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            made = transport.get_extra_info("socket")
+            no_delay.append(made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            super().connection_made(transport)
+
+    monkeypatch.setattr(server, "Connection", Watched)
+
+    async def scene() -> None:
+        async with served() as port, httpx.AsyncClient() as http:
+            assert (await http.get(f"http://{HOST}:{port}/health")).status_code == 200
+
+    asyncio.run(scene())
+    assert no_delay == [1]
 
 
 def test_with_a_certificate_it_speaks_tls_alone_and_takes_a_renewed_one(

@@ -11,7 +11,13 @@ import pytest
 from octavo.cluster.api.front import Front, Seeds
 from octavo.cluster.api.job import plan_job
 from octavo.cluster.api.prompts import Prompt, chat_prompt
-from octavo.cluster.api.protocol import UNSERVED, ChatRequest, CompletionRequest, Message
+from octavo.cluster.api.protocol import (
+    UNSERVED,
+    ChatRequest,
+    CompletionRequest,
+    Message,
+    StreamOptions,
+)
 from octavo.cluster.api.settings import FrontSettings, RequestLimits
 from octavo.cluster.api.validate import Window, cache_scope, parse, refuse_unserved
 from octavo.cluster.stats import EngineStats
@@ -35,6 +41,11 @@ LIMITS = RequestLimits()
         (b'{"n": 1e999}', "n", "n:"),
         (b'{"n": "1"}', "n", "int"),
         (b'{"n": true}', "n", "int"),
+        (b'{"n": 1.5}', "n", "float"),
+        (b'{"n": 1e16}', "n", "float"),
+        (b'{"n": 1.0, "best_of": "1"}', "best_of", "str"),
+        (b'{"n": 1.0, "temperature": 1e999}', "n", "n:"),
+        (b'{"n": 1.0, "temperature": NaN}', "", "NaN and Infinity"),
         (b'{"prompt": [[1, "a"]]}', "prompt", "prompt"),
         (b'{"logit_bias": {"abc": 1}}', "logit_bias", "logit_bias"),
         (b'{"unknown": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "", "too deeply"),
@@ -45,6 +56,16 @@ def test_a_body_that_is_wrong_names_the_parameter(raw: bytes, param: str, words:
     with pytest.raises(InvalidRequest, match=words) as caught:
         parse(raw, CompletionRequest)
     assert caught.value.param == param
+
+
+def test_a_whole_number_may_be_written_as_a_float() -> None:
+    raw = b"""{"max_tokens": 5.0, "n": 2e0, "prompt": [1.0, 2], "logit_bias": {"7": 1.5, "8": 2.0},
+    "temperature": 0.5, "top_p": 1.0, "stream_options": {"include_usage": true}}"""
+    body = parse(raw, CompletionRequest)
+    assert (body.max_tokens, body.n, body.prompt) == (5, 2, [1, 2])
+    assert (body.logit_bias, body.temperature, body.top_p) == ({7: 1.5, 8: 2.0}, 0.5, 1.0)
+    assert [type(body.max_tokens), type(body.n)] == [int, int]
+    assert body.stream_options == StreamOptions(include_usage=True)
 
 
 def test_unknown_fields_and_nulls_are_fine() -> None:
