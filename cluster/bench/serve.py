@@ -171,6 +171,22 @@ def _complete(answers: Sequence[Answer], requests: Sequence[Request]) -> None:
             answer.output_len = answer.output_len or 1 + len(answer.itls)
 
 
+def _what(arguments: argparse.Namespace, served: Served) -> str:
+    """The load in a line."""
+    if self_timed(arguments):
+        when = f"{arguments.trace_speed:g} times as fast as it was recorded"
+    elif arguments.ramp_up_strategy is not None:
+        ends = f"{arguments.ramp_up_start_rps:g} to {arguments.ramp_up_end_rps:g}"
+        when = f"{ends} requests/s"
+    elif arguments.request_rate == float("inf"):
+        when = "all at once"
+    else:
+        when = f"{arguments.request_rate:g} requests/s"
+    most = arguments.max_concurrency
+    bound = "" if most is None else f", at most {most} in flight"
+    return f"{served.name}, {arguments.dataset_name}, {when}{bound}"
+
+
 def _save(
     arguments: argparse.Namespace,
     served: Served,
@@ -184,7 +200,7 @@ def _save(
     if arguments.plot:
         from octavo.cluster.bench.plot import draw
 
-        draw(arguments.plot, run.answers, measured)
+        draw(arguments.plot, run.answers, measured, _what(arguments, served))
         say(f"drew {arguments.plot}")
     if not arguments.save_result and not arguments.append_result:
         return
