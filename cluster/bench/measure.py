@@ -6,8 +6,9 @@ sending to the last token. Waiting for `--max-concurrency` is none of them. Norm
 the PagedAttention paper's: E2EL divided by the number of tokens.
 
 Two things differ from vLLM. The peak of concurrent requests is of requests that were in flight at
-the same moment, where vLLM counts those that were within the same second. And a chunk of a chat that
-only says who speaks is no token, where vLLM takes it for the first: some servers send it at once.
+the same moment, where vLLM counts those that were within the same second. And a chunk of a chat
+that only says who speaks is no token, where vLLM takes it for the first: some servers send it at
+once.
 """
 
 from __future__ import annotations

@@ -108,8 +108,6 @@ def _spread(
             median = f"{np.median(values) * scale:,.3g} {unit}"
             label = f"{METRICS[name][0]}: median {median}"
             axes.plot(SHARES, np.percentile(values, SHARES) * scale, label=label, color=colour)
-    axes.set(
-        xlabel="percentile", ylabel=UNITS[unit], title=title, xlim=(0, 100), ylim=(0, None)
-    )
+    axes.set(xlabel="percentile", ylabel=UNITS[unit], title=title, xlim=(0, 100), ylim=(0, None))
     if answers:
         axes.legend(frameon=False, loc="upper left")
