@@ -146,8 +146,8 @@ MISTAKES = [
     (["--base-url", "localhost:8000"], "--base-url must begin with http:// or https://"),
     (["--endpoint", "v1"], "--endpoint must begin with /, got 'v1'"),
     (["--tokenizer", "./nowhere"], "there is no directory ./nowhere"),
-    (["--prompt-format", "text"], "--tokenizer"),
-    (["--backend", "openai-chat"], "--tokenizer"),
+    (["--prompt-format", "text", "--skip-tokenizer-init"], "--tokenizer"),
+    (["--backend", "openai-chat", "--skip-tokenizer-init"], "--tokenizer"),
     (["--result-dir", __file__], "cannot write into"),
     (["--plot", f"{__file__}/run.png"], "choose another --plot"),
 ]
