@@ -66,6 +66,8 @@ def draw(path: str, answers: Sequence[Answer], measured: Measured, what: str) ->
 
 
 def _over_time(axes: Axes, answers: Sequence[Answer]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     tokens = per_second(answers)
     axes.step(range(len(tokens)), tokens, where="post", color=COLOURS[0])
     axes.set(
@@ -81,7 +83,7 @@ def _over_time(axes: Axes, answers: Sequence[Answer]) -> None:
     beside.step(times, counts, where="post", color=COLOURS[1], linewidth=0.9)
     beside.set(ylabel="requests in flight", ylim=(0, None))
     beside.yaxis.label.set_color(COLOURS[1])
-    beside.yaxis.get_major_locator().set_params(integer=True)
+    beside.yaxis.set_major_locator(MaxNLocator(integer=True))
     beside.spines["top"].set_visible(False)
 
 
