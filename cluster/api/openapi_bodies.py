@@ -17,7 +17,12 @@ from octavo.scheduler.sampling import BOUNDS
 
 Schema = dict[str, Any]
 
-_BOUNDS = {**BOUNDS, "top_logprobs": BOUNDS["logprobs"], "min_tokens": (0, None)}
+_BOUNDS = {
+    **BOUNDS,
+    "best_of": (0, BOUNDS["best_of"][1]),  # 0 is as good as none
+    "top_logprobs": BOUNDS["logprobs"],
+    "min_tokens": (0, None),
+}
 _NULL: Schema = {"type": "null"}
 _TEXT: Schema = {"type": "string"}
 _SOME_TEXT: Schema = {"type": "string", "minLength": 1}
