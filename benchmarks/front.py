@@ -30,6 +30,7 @@ from octavo.cluster.api.server import HttpServer
 from octavo.cluster.api.settings import Address, FrontSettings
 from octavo.cluster.observer import Observer
 from octavo.cluster.picture import Look
+from octavo.cluster.playback.recorded import Part
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import Capacity, SchedulerConfig
@@ -101,6 +102,9 @@ class Ready:
 
     async def debug_look(self, look: Look) -> bytes:
         return b""
+
+    async def debug_journal(self, replica: str, part: Part) -> bytes:
+        raise NotImplementedError
 
 
 async def one_stream(port: int, tokens: int, chat: bool) -> int:

@@ -108,8 +108,9 @@ def measure(running: int, blocks: int, steps: int, folder: Path) -> str:
     writer = (time.process_time() - began) - (time.thread_time() - own)
     size = (path.stat().st_size - before) / len(recorded.calls)
     before_freezing = time.thread_time()
-    state = freeze(recorded.scheduler)
+    frozen = freeze(recorded.scheduler)
     pause = time.thread_time() - before_freezing
+    state = len(frozen.head) + sum(map(len, frozen.pieces()))
     gc.unfreeze()
     plain, with_it = statistics.median(without.calls), statistics.median(recorded.calls)
     plain_own, own = statistics.median(without.processor), statistics.median(recorded.processor)
@@ -125,7 +126,7 @@ def measure(running: int, blocks: int, steps: int, folder: Path) -> str:
         f"{1e3 * writer / len(recorded.calls):.3f}",
         f"{size:,.0f}",
         f"{pause * 1e3:.0f}",
-        f"{len(state) / 1e6:.1f}",
+        f"{state / 1e6:.1f}",
     )
 
 

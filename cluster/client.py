@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from octavo.cluster.picture import Look
+from octavo.cluster.playback.recorded import Part
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.request import Request, TokenEvent
 
@@ -48,3 +49,8 @@ class EngineClient(Protocol):
     async def debug_look(self, look: Look) -> bytes:
         """The replica `look.replica` at a glance, see `octavo.cluster.picture`. Raises
         `EngineDead` where it does not answer."""
+
+    async def debug_journal(self, replica: str, part: Part) -> bytes:
+        """A film of what the replica records, see `octavo.cluster.playback.film`. Raises
+        `InvalidRequest` where there is none, and `RequestFailed` or `EngineDead` where it does not
+        come."""

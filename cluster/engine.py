@@ -30,6 +30,7 @@ from octavo.scheduler.introspection import describe_blocks
 from octavo.scheduler.plan import StepPlan, decode_result, encode
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
+from octavo.workers.progress import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,9 @@ class Workers(Protocol):
     async def execute(self, plan: bytes) -> bytes:
         """The encoded result of an encoded plan. Several may be in flight, answered in order.
         Raises `EngineDead` when a rank is gone and `OutOfStep` when one missed a plan."""
+
+    def tallies(self) -> list[Tally]:
+        """What each rank's steps took so far, by rank; it may be a second old."""
 
     async def stop(self) -> None:
         """Ends the group. May be called in any state, more than once."""
@@ -185,7 +189,11 @@ class Engine:
 
     def stats(self, replica: str) -> EngineStats:
         """A snapshot; `replica` is the name it goes by."""
-        return self._observer.snapshot(replica, self._fault, self.seconds_since_step, self._clock())
+        now, since = self._clock(), self.seconds_since_step
+        stats = self._observer.snapshot(replica, self._fault, since, now)
+        stats.ranks = self._workers.tallies()
+        stats.journal = "" if self._journal is None else str(self._journal.path)
+        return stats
 
     def _send_plans(self, limit: int) -> None:
         """Until so many are in flight, or nothing is left that does not wait for a result."""

@@ -21,6 +21,7 @@ import msgspec
 
 from octavo.cluster.client import EngineClient
 from octavo.cluster.picture import Look
+from octavo.cluster.playback.recorded import Part
 from octavo.cluster.stats import EngineStats
 from octavo.scheduler.errors import EngineDead, QueueFull, RequestFailed
 from octavo.scheduler.request import Request, TokenEvent
@@ -155,6 +156,9 @@ class Failover:
 
     async def debug_look(self, look: Look) -> bytes:
         return await self._engines.debug_look(look)
+
+    async def debug_journal(self, replica: str, part: Part) -> bytes:
+        return await self._engines.debug_journal(replica, part)
 
     async def _attempt(self, course: Course) -> AsyncGenerator[TokenEvent, None]:
         async with contextlib.AsyncExitStack() as turn:

@@ -15,6 +15,8 @@ from octavo.cluster.engine import Engine, Workers
 from octavo.cluster.journal.recorder import Recorder, open_journal
 from octavo.cluster.journal.settings import JournalSettings
 from octavo.cluster.picture import Look
+from octavo.cluster.playback.child import play_recorded
+from octavo.cluster.playback.recorded import Part
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import Capacity, SchedulerConfig
@@ -23,6 +25,7 @@ from octavo.scheduler.request import Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
 from octavo.workers.ahead import launcher_of
 from octavo.workers.member import Member
+from octavo.workers.progress import Tally
 
 STUCK_SECONDS = 120.0  # the longest step of a large model on a CPU is far shorter
 
@@ -53,6 +56,9 @@ class LocalWorkers:
         assert result is not None, "rank 0 answers every plan"
         return result
 
+    def tallies(self) -> list[Tally]:
+        return [] if self._worker is None else [self._worker.progress.tally]
+
     async def stop(self) -> None:
         self._waiting.shutdown(wait=True, cancel_futures=True)
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -71,9 +77,12 @@ class LocalWorkers:
 class LocalClient:
     """`EngineClient` over an engine in this event loop. Made by `start`."""
 
-    def __init__(self, engine: Engine, streams: Streams) -> None:
+    def __init__(
+        self, engine: Engine, streams: Streams, journal: JournalSettings | None = None
+    ) -> None:
         self._engine = engine
         self._streams = streams
+        self._journal = journal
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         self._streams.open(request)
@@ -112,6 +121,9 @@ class LocalClient:
     async def debug_look(self, look: Look) -> bytes:
         return self._engine.debug_look(look)
 
+    async def debug_journal(self, replica: str, part: Part) -> bytes:
+        return await play_recorded(self._journal, part)
+
 
 class LocalEngine:
     """Owns workers, engine and step loop: `async with LocalEngine(...) as client`.
@@ -149,7 +161,7 @@ class LocalEngine:
             journal=self._recorder,
         )
         self._loop = asyncio.create_task(engine.run(), name="octavo-step-loop")
-        return LocalClient(engine, streams)
+        return LocalClient(engine, streams, self._journal)
 
     async def __aexit__(self, *_: object) -> None:
         assert self._loop is not None

@@ -62,7 +62,7 @@ class TierLine(msgspec.Struct, frozen=True):
 
 
 class StepLine(NamedTuple):
-    """A step: when its result came, tokens, seconds that it took, and that its ranks computed."""
+    """A step: when its result came, tokens, seconds that it took, and that rank 0 computed."""
 
     at: float
     tokens: int

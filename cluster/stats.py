@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from octavo.scheduler.config import Capacity
+from octavo.workers.progress import Tally
 
 LATENCY_BOUNDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
@@ -143,6 +144,8 @@ class EngineStats(msgspec.Struct):
     most_adapters: int = 0  # whose requests may run at once; 0 where none are served
     adapters_running: list[str] = []
     adapters_waiting: list[str] = []
+    ranks: list[Tally] = []
+    journal: str = ""  # the file where it records, if it does
 
     @property
     def kv_cache_usage(self) -> float:

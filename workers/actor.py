@@ -116,7 +116,7 @@ class WorkerActor:
     def run(self, link: Link) -> str | None:
         """Executes plans until told to stop. Returns why, if that is not the reason it ended."""
         member = self._joined
-        with WorkerChannel(link, self._rank, self._node, lambda: member.progress.ticks) as channel:
+        with WorkerChannel(link, self._rank, self._node, member.progress) as channel:
             try:
                 _execute_all(member, channel)
             except Exception as error:

@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from octavo.workers.curve import dial
+from octavo.workers.progress import Progress, Tally
 
 BEAT_SECONDS = 1.0
 LOOK_MS = 1  # how often to see to what is under way while no plan comes
@@ -39,7 +40,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Sent every `BEAT_SECONDS` by a thread of its own: the process lives.
 
-    `received` is the last plan taken from the wire; `ticks` moves while a plan is executed.
+    `received` is the last plan taken from the wire; `ticks` moves while a plan is executed; `tally`
+    is what its steps took.
     """
 
     rank: int
@@ -47,6 +49,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag=1):
     node: str
     received: int
     ticks: int
+    tally: Tally = Tally()
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -88,11 +91,11 @@ _encoder = msgspec.msgpack.Encoder()
 class WorkerChannel:
     """Use as a context manager, in the thread that executes plans."""
 
-    def __init__(self, link: Link, rank: int, node: str, ticks: Callable[[], int]) -> None:
+    def __init__(self, link: Link, rank: int, node: str, progress: Progress) -> None:
         self._link = link
         self._rank = rank
         self._node = node
-        self._ticks = ticks
+        self._progress = progress
         self._received = 0
         self._closed = threading.Event()
         self._context = zmq.Context()
@@ -152,8 +155,9 @@ class WorkerChannel:
     def _beat(self) -> None:
         socket = self._pusher()
         while True:
-            beat = Beat(self._rank, os.getpid(), self._node, self._received, self._ticks())
-            self._send(socket, beat)
+            progress = self._progress
+            reached = self._received, progress.ticks, progress.tally
+            self._send(socket, Beat(self._rank, os.getpid(), self._node, *reached))
             if self._closed.wait(BEAT_SECONDS):
                 socket.close(linger=0)
                 return

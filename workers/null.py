@@ -106,6 +106,7 @@ class NullWorker:
         if self._step_seconds:
             time.sleep(self._step_seconds)
         self.progress.tick()
+        self.progress.stepped(time.perf_counter() - started)
         if self._rank:
             return None
         return encode(

@@ -6,7 +6,8 @@ does nothing, so that the model needs no second path.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -18,6 +19,18 @@ from octavo.workers.degree import check_degree
 from octavo.workers.model_config import ModelConfig
 
 
+class Exchange:
+    """How long a rank has been in its collectives, in seconds. A GPU's are only begun from here, so
+    they do not count."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def passed(self, tensor: Tensor, began: float) -> None:
+        if tensor.device.type == "cpu":
+            self.seconds += time.perf_counter() - began
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Rank `rank` of `size` ranks. Every call must be made by all ranks, in the same order; a dead
@@ -25,6 +38,7 @@ class Group:
 
     rank: int = 0
     size: int = 1
+    exchange: Exchange = field(default_factory=Exchange, compare=False)
 
     @classmethod
     def join(
@@ -63,14 +77,18 @@ class Group:
     def all_reduce(self, tensor: Tensor) -> None:
         """Sums in place over all ranks; every rank gets the same bits."""
         if self.size > 1:
+            began = time.perf_counter()
             dist.all_reduce(tensor)
+            self.exchange.passed(tensor, began)
 
     def gather_columns(self, part: Tensor) -> Tensor | None:
         """Rank 0 gets `[rows, size * columns]` of all ranks' `[rows, columns]`, others None."""
         if self.size == 1:
             return part
         parts = [torch.empty_like(part) for _ in range(self.size)] if self.rank == 0 else None
+        began = time.perf_counter()
         dist.gather(part.contiguous(), parts)
+        self.exchange.passed(part, began)
         return None if parts is None else torch.cat(parts, dim=-1)
 
     def broadcast(self, tensor: Tensor) -> None:

@@ -230,8 +230,10 @@ class Worker:
         flight = self._aloft.popleft()
         flight.wait()
         now = time.perf_counter()
-        flight.land(now - max(flight.began, self._last_landed))
+        took = now - max(flight.began, self._last_landed)
+        flight.land(took)
         self._last_landed = now
+        self.progress.stepped(took, self.group.exchange.seconds)
 
     def _run(
         self, plan: StepPlan, mirror: Mirror, batcher: Batcher, cache: Tensor

@@ -27,6 +27,8 @@ ADMIN_PATHS = (
     "/debug/overview",
     "/debug/look",
     "/debug/simulation",
+    "/debug/journal",
+    "/debug/journal/sent",
 )
 _LONGEST_NAME = 512
 _FRESH = {"Cache-Control": "no-store"}
@@ -69,12 +71,45 @@ def add_admin_routes(app: FastAPI, fronts: Fronts) -> None:
     @app.post("/debug/simulation", include_in_schema=described)
     async def debug_simulation(request: Request) -> Response:
         _check_viewer(fronts, request)
-        films = await playbacks.play(request.query_params)
-        return Response(films, headers=_FRESH, media_type="application/octet-stream")
+        return _films(await playbacks.scene(request.query_params))
+
+    @app.post("/debug/journal", include_in_schema=described)
+    async def debug_journal(request: Request) -> Response:
+        _check_viewer(fronts, request)
+        front = fronts.of(_text(request, "model") or None)
+        part = {
+            name: given
+            for name, given in request.query_params.items()
+            if name not in ("model", "replica")
+        }
+        return _films(await playbacks.journal(front.client, _replica(request, front), part))
+
+    @app.post("/debug/journal/sent", include_in_schema=described)
+    async def debug_sent_journal(request: Request) -> Response:
+        _check_viewer(fronts, request)
+        return _films(await playbacks.sent(request, fronts.shared.limits.body_seconds))
+
+
+def _films(made: bytes) -> Response:
+    return Response(made, headers=_FRESH, media_type="application/octet-stream")
 
 
 def _look(request: Request, front: Front) -> Look:
-    """What the query asks to see. Raises `InvalidRequest`, also where that replica is not up: that
+    """What the query asks to see. Raises `InvalidRequest`."""
+    tier = _text(request, "tier") or "device"
+    if tier not in ("device", "host"):
+        raise InvalidRequest("tier", f"tier must be device or host, got {tier!r}")
+    return Look(
+        replica=_replica(request, front),
+        request=_text(request, "request"),
+        index=_number(request, "index", 0),
+        tier=tier,
+        block=_number(request, "block", -1),
+    )
+
+
+def _replica(request: Request, front: Front) -> str:
+    """The one that is named, or the first. Raises `InvalidRequest`, also where it is not up: that
     somebody watches one that dies is no reason to log anything."""
     up = [each.replica for each in front.client.stats()]
     replica = _text(request, "replica") or next(iter(up), "")
@@ -82,16 +117,7 @@ def _look(request: Request, front: Front) -> Look:
         raise InvalidRequest(
             "replica", f"replica {replica} is not up; up are: {', '.join(up) or '-'}"
         )
-    tier = _text(request, "tier") or "device"
-    if tier not in ("device", "host"):
-        raise InvalidRequest("tier", f"tier must be device or host, got {tier!r}")
-    return Look(
-        replica=replica,
-        request=_text(request, "request"),
-        index=_number(request, "index", 0),
-        tier=tier,
-        block=_number(request, "block", -1),
-    )
+    return replica
 
 
 def _text(request: Request, name: str) -> str:

@@ -100,6 +100,21 @@ def _adapters(each: EngineStats) -> Reading:
     return {write_labels(serving): time.time()}
 
 
+def _rank_steps(each: EngineStats) -> Reading:
+    return _by("rank", {str(rank): tally.steps for rank, tally in enumerate(each.ranks)})
+
+
+def _rank_seconds(each: EngineStats) -> Reading:
+    return {
+        write_labels({"part": part, "rank": rank}): seconds
+        for rank, tally in enumerate(each.ranks)
+        for part, seconds in (
+            ("computing", tally.seconds - tally.exchanging),
+            ("exchanging", tally.exchanging),
+        )
+    }
+
+
 _GAUGES = [
     _gauge(
         "vllm:num_requests_running",
@@ -265,6 +280,14 @@ _COUNTERS = [
                 "copy": m.blocks_copied,
             },
         ),
+    ),
+    Family("octavo:rank_steps", "counter", "Steps that a rank has computed.", _rank_steps),
+    Family(
+        "octavo:rank_seconds",
+        "counter",
+        "Seconds of a rank's steps: those in which it exchanged values with the other ranks or "
+        "waited for them (on a GPU that is part of its computing), and all the others.",
+        _rank_seconds,
     ),
 ]
 _HISTOGRAMS = [

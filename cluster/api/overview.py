@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from octavo.cluster.stats import LATENCY_BOUNDS, EngineStats, Histogram
+from octavo.workers.progress import Tally
 
 MOST_REPLICAS = 256  # that are listed
 
@@ -42,6 +43,8 @@ class ReplicaLine(msgspec.Struct, kw_only=True):
     ttft: list[int]
     ttft_sum: float
     routed: dict[str, int]
+    ranks: list[Tally]
+    journal: str
 
 
 class OverviewAnswer(msgspec.Struct, kw_only=True):
@@ -96,4 +99,6 @@ def _line(model: str, stats: EngineStats) -> ReplicaLine:
         ttft=ttft.counts,
         ttft_sum=ttft.sum,
         routed=measured.routed,
+        ranks=stats.ranks,
+        journal=stats.journal,
     )

@@ -33,6 +33,7 @@ from octavo.workers.channel import (
     Upward,
 )
 from octavo.workers.curve import listen
+from octavo.workers.progress import Tally
 
 HELLO_SECONDS = 0.05
 CHECK_SECONDS = 0.25
@@ -122,6 +123,10 @@ class StepChannel:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(EngineDead(reason))
+
+    def tallies(self) -> list[Tally]:
+        """See `Liveness.tallies`."""
+        return self._liveness.tallies()
 
     def describe(self, rank: int) -> str:
         """The rank with its process id and node, as far as known."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.workers.channel import Beat
+from octavo.workers.progress import Tally
 
 SILENCE_SECONDS = 8.0
 MISSED_SECONDS = 3.0  # a rank so silent is why the others are stuck
@@ -59,6 +60,10 @@ class Liveness:
     def complained(self, rank: int, words: str) -> None:
         """A rank said why it did not execute a plan; it is repeated if the group gets stuck."""
         self._complaints[rank] = words
+
+    def tallies(self) -> list[Tally]:
+        """What the steps of each rank took, as far as its last heartbeat said."""
+        return [Tally() if seen.beat is None else seen.beat.tally for seen in self._seen]
 
     def describe(self, rank: int) -> str:
         """ "rank 1 (pid 4711 on 10.0.0.7, last took plan 12)"."""

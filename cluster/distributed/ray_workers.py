@@ -29,6 +29,7 @@ from octavo.cluster.distributed.placement import (
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import EngineDead, OctavoError
 from octavo.workers.actor import Build, Presence, WorkerActor
+from octavo.workers.progress import Tally
 from octavo.workers.versions import installed, odd_rank
 
 PROCESS_SECONDS = 120.0
@@ -124,6 +125,10 @@ class RayWorkers:
         """See `StepChannel.execute`."""
         assert self._channel is not None, "start comes first"
         return await self._channel.execute(plan)
+
+    def tallies(self) -> list[Tally]:
+        """See `Workers.tallies`: each rank's as its last heartbeat had it."""
+        return [] if self._channel is None else self._channel.tallies()
 
     @property
     def fault(self) -> str | None:

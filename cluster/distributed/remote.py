@@ -39,6 +39,8 @@ from octavo.cluster.distributed.wire import (
     encode,
 )
 from octavo.cluster.picture import Look
+from octavo.cluster.playback.child import SECONDS as PLAYING_SECONDS
+from octavo.cluster.playback.recorded import Part
 from octavo.cluster.routing.names import names_of
 from octavo.cluster.routing.route import Route, tokens_of
 from octavo.cluster.routing.routing import Routing
@@ -52,6 +54,7 @@ logger = logging.getLogger(__name__)
 ATTACH_SECONDS = 3.0
 LONELY_SECONDS = 0.2
 CONTROL_SECONDS = 10.0  # for every replica to answer the same question
+JOURNAL_SECONDS = PLAYING_SECONDS + CONTROL_SECONDS
 LOST_SECONDS = 5.0  # for the last tokens, once the call has ended
 UNTAKEN_SECONDS = 20.0  # in Serve's hands, which may know only replicas that are to be avoided
 CHECK_SECONDS = 0.25
@@ -169,6 +172,18 @@ class RemoteClient:
                 return bytes(answer)
         raise EngineDead(f"replica {look.replica} did not answer debug_look")
 
+    async def debug_journal(self, replica: str, part: Part) -> bytes:
+        """See `EngineClient.debug_journal`."""
+        for answer in await self._ask_each("debug_journal", replica, part, seconds=JOURNAL_SECONDS):
+            if isinstance(answer, BaseException):
+                continue
+            film, error = answer
+            if error:
+                raise decode_error(error)
+            if film:
+                return bytes(film)
+        raise EngineDead(f"replica {replica} did not answer debug_journal")
+
     def _route(self, request: Request, now: float) -> Route:
         able = [each.replica for each in self._roll.stats(now)]
         decision = self._routing.route(request.id, tokens_of(request), names_of(request), able)
@@ -184,13 +199,15 @@ class RemoteClient:
             raise EngineDead(f"only {len(good)} of {expected} replicas answered {method}")
         return good
 
-    async def _ask_each(self, method: str, *arguments: Any) -> list[Any]:
+    async def _ask_each(
+        self, method: str, *arguments: Any, seconds: float = CONTROL_SECONDS
+    ) -> list[Any]:
         """Every replica's answer, or why there is none. Raises `EngineDead` where there is no
         answer at all."""
         try:
             response = self._replicas.broadcast(method, *arguments)
             answers: list[Any] = await response.results_async(
-                timeout_s=CONTROL_SECONDS, return_exceptions=True
+                timeout_s=seconds, return_exceptions=True
             )
         except (RayError, RayServeException, TimeoutError) as error:
             raise EngineDead(f"no replica answered {method}: {type(error).__name__}") from error

@@ -42,8 +42,10 @@ from octavo.cluster.distributed.versions import with_version
 from octavo.cluster.distributed.wire import decode_error, encode_error
 from octavo.cluster.failover import Failover
 from octavo.cluster.picture import Look
+from octavo.cluster.playback.child import play_recorded
+from octavo.cluster.playback.recorded import Part
 from octavo.cluster.routing.route import Route
-from octavo.scheduler.errors import EngineDead, InvalidRequest
+from octavo.scheduler.errors import EngineDead, InvalidRequest, OctavoError
 
 HEALTH_SECONDS = 2.0
 HEALTH_TIMEOUT_SECONDS = 6.0
@@ -63,6 +65,7 @@ class Replica:
         spec = await asyncio.to_thread(make_spec)
         name = self._name = serve.get_replica_context().replica_id.unique_id
         self._notices = Notices(spec.notices, f"replica {name}")
+        self._journal = spec.config.journal_settings(name)
         group = ray.util.get_current_placement_group()
         options = actor_options({"CPU": SCHEDULER_CPUS}, group, 0)
         actor: Any = ray.remote(SchedulerActor)
@@ -113,6 +116,16 @@ class Replica:
             return b""
         picture: bytes = await self._scheduler.debug_look.remote(look)
         return picture
+
+    async def debug_journal(self, replica: str, part: Part) -> tuple[bytes, bytes]:
+        """A film of what the engine records, or an encoded error; nothing of either where another
+        replica is meant. The file is on this node, and here the engine does not wait for it."""
+        if replica != self._name:
+            return b"", b""
+        try:
+            return await play_recorded(self._journal, part), b""
+        except OctavoError as error:
+            return b"", encode_error(error)
 
     async def rouse(self, route: Route) -> None:
         """Nothing. That it is called makes Serve start a replica where there is none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,7 +16,7 @@ import msgspec
 
 from octavo.cluster.journal.errors import JournalError
 from octavo.cluster.journal.recorder import scheduler_code
-from octavo.cluster.journal.records import HEAD, MAGIC, MOST_CHUNK, Record, Start, unpack
+from octavo.cluster.journal.records import HEAD, MAGIC, MOST_CHUNK, Piece, Record, Start, unpack
 from octavo.cluster.journal.state import thaw
 from octavo.cluster.journal.writer import previous
 from octavo.scheduler.config import SchedulerConfig
@@ -47,7 +48,7 @@ class Segment:
                     f"{self.path} begins amid the work of another version of the scheduler "
                     f"({start.code}, here is {scheduler_code()}); read it with that version"
                 )
-            return thaw(start.state)
+            return thaw(start.state, self._pieces())
         try:
             config = msgspec.convert(start.config, SchedulerConfig)
         except msgspec.ValidationError as error:
@@ -61,6 +62,19 @@ class Segment:
             raise JournalError(f"{self.path} is of an engine that cannot be: {capacity}")
         return Scheduler(config, capacity)
 
+    def _pieces(self) -> list[bytes]:
+        found: list[bytes] = []
+        for record in islice(self.records, self.start.pieces):
+            if not isinstance(record, Piece):
+                raise JournalError(f"{self.path} is broken: its state is not whole")
+            found.append(record.content)
+        if len(found) < self.start.pieces:
+            raise JournalError(
+                f"{self.path} had just been begun when its server ended; what came before is in "
+                f"{previous(self.path)}"
+            )
+        return found
+
 
 def segments(path: Path) -> Iterator[Segment]:
     """The file and the one before, where there is one, oldest first. Raises `JournalError`."""
@@ -68,7 +82,7 @@ def segments(path: Path) -> Iterator[Segment]:
         raise JournalError(f"there is no journal {path}{_instead(path)}")
     for each in (previous(path), path):
         if each.exists():
-            yield _segment(each)
+            yield open_segment(each)
 
 
 def _instead(path: Path) -> str:
@@ -79,7 +93,8 @@ def _instead(path: Path) -> str:
     return f"; octavo serve --journal {path} writes one"
 
 
-def _segment(path: Path) -> Segment:
+def open_segment(path: Path) -> Segment:
+    """One file alone. Raises `JournalError`."""
     records = _records(path)
     start = next(records, None)
     if start is None:

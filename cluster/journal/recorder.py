@@ -23,6 +23,7 @@ from octavo.cluster.journal.records import (
     Asked,
     Chunk,
     Folding,
+    Piece,
     Planned,
     Record,
     Reset,
@@ -34,7 +35,7 @@ from octavo.cluster.journal.records import (
     results_essence,
 )
 from octavo.cluster.journal.settings import JournalSettings
-from octavo.cluster.journal.state import freeze
+from octavo.cluster.journal.state import Frozen, freeze
 from octavo.cluster.journal.writer import Writer
 from octavo.scheduler.events import StepEvents
 from octavo.scheduler.plan import StepPlan, StepResult
@@ -75,6 +76,10 @@ class Recorder:
         self._cut = now
         self._chunk.append(self._start(now, None))
         self._hand_on(now)
+
+    @property
+    def path(self) -> Path:
+        return self._writer.path
 
     @property
     def awaits_result(self) -> bool:
@@ -137,14 +142,14 @@ class Recorder:
         """Goes on in a new file, which begins with the scheduler's state."""
         self.settle(now, idle=True)
         try:
-            state = freeze(self._scheduler)
+            frozen = freeze(self._scheduler)
         except TypeError as error:
             self._writer.give_up(str(error))
             return
         self._folding = Folding()
         first = Chunk()
-        first.append(self._start(now, state))
-        self._writer.rotate(first)
+        first.append(self._start(now, frozen))
+        self._writer.rotate(first, map(Piece, frozen.pieces()))
 
     def _hand_on(self, now: float) -> None:
         chunk, self._chunk, self._cut = self._chunk, Chunk(), now
@@ -164,7 +169,7 @@ class Recorder:
             return Resync(outline(note.plan))
         return note
 
-    def _start(self, now: float, state: bytes | None) -> Start:
+    def _start(self, now: float, frozen: Frozen | None) -> Start:
         scheduler = self._scheduler
         return Start(
             dataclasses.asdict(scheduler.config),
@@ -174,7 +179,8 @@ class Recorder:
             self._run,
             time.time(),
             now,
-            state,
+            None if frozen is None else frozen.head,
+            0 if frozen is None else frozen.count,
         )
 
 

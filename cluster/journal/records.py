@@ -29,8 +29,9 @@ MOST_CHUNK = 2**30  # bytes, packed or not
 
 class Start(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="start"):
     """`config` is `SchedulerConfig` by its fields. `code` names the scheduler's source; a `state`
-    (`octavo.cluster.journal.state`) is read by that alone. `wall` is seconds since 1970 and `now`
-    the engine's clock at the same moment. `run` tells one process's files from another's."""
+    (`octavo.cluster.journal.state`) is read by that alone, and `pieces` of it follow. `wall` is
+    seconds since 1970 and `now` the engine's clock at the same moment. `run` tells one process's
+    files from another's."""
 
     config: dict[str, Any]
     capacity: Capacity
@@ -40,6 +41,13 @@ class Start(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="start")
     wall: float
     now: float
     state: bytes | None = None
+    pieces: int = 0
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="piece"):
+    """Of the state that a file begins with."""
+
+    content: bytes
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="arrival"):
@@ -79,7 +87,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="result
     result: StepResult
 
 
-Record = Start | Arrival | Abort | Reset | Asked | Planned | Resync | Result
+Record = Start | Piece | Arrival | Abort | Reset | Asked | Planned | Resync | Result
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Record])

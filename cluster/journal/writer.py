@@ -9,16 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
 from octavo.cluster.journal.errors import JournalError
-from octavo.cluster.journal.records import MAGIC, Chunk
+from octavo.cluster.journal.records import MAGIC, Chunk, Piece, pack
 
 logger = logging.getLogger(__name__)
 
 MOST_PENDING = 64  # chunks that wait for the disk
+PAUSE_SECONDS = 0.001  # behind each piece of a state
 
 
 def previous(path: Path) -> Path:
@@ -54,13 +57,14 @@ class Writer:
     def put(self, chunk: Chunk) -> None:
         """Returns at once. Nothing may be added to it any more."""
         if not self.ended and self._take_turn():
-            self._thread.submit(self._run, chunk, False)
+            self._thread.submit(self._run, chunk)
 
-    def rotate(self, chunk: Chunk) -> None:
-        """Goes on in a new file that begins with this."""
+    def rotate(self, chunk: Chunk, pieces: Iterator[Piece]) -> None:
+        """Goes on in a new file that begins with these. Pieces are made by the thread, with a pause
+        behind each, so that the engine need not wait for Python's lock."""
         self.grown = 0
         if not self.ended and self._take_turn():
-            self._thread.submit(self._run, chunk, True)
+            self._thread.submit(self._run, chunk, pieces)
 
     def close(self) -> None:
         """All that was put is written."""
@@ -74,20 +78,25 @@ class Writer:
         self.give_up("the disk is too slow for it")
         return False
 
-    def _run(self, chunk: Chunk, rotate: bool) -> None:
+    def _run(self, chunk: Chunk, pieces: Iterator[Piece] | None = None) -> None:
         try:
             if self.ended:
                 return
-            if rotate:
+            if pieces is not None:
                 self._file.close()
                 self._file = self._open()
             packed = chunk.pack()
             self._file.write(packed)
+            for piece in pieces or ():
+                self._file.write(pack([piece]))
+                time.sleep(PAUSE_SECONDS)
             self._file.flush()
             self.grown = 0 if self._first else self.grown + len(packed)
             self._first = False
         except OSError as error:
             self.give_up(error.strerror or str(error))
+        except TypeError as error:  # of a piece
+            self.give_up(str(error))
         finally:
             self._pending.release()
 

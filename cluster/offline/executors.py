@@ -35,7 +35,9 @@ async def open_engine(
             "executor runs one rank",
         )
     with _workers(config, executor) as workers:
-        async with LocalEngine(workers, lambda _: config.scheduler_config(max_model_len)) as client:
+        async with LocalEngine(
+            workers, lambda _: config.scheduler_config(max_model_len), config.journal_settings()
+        ) as client:
             yield client
 
 

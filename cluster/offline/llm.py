@@ -11,6 +11,7 @@ any thread.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -61,8 +62,9 @@ class LLM:
     """`model` is a directory or a hub name; None is the embedded model, SmolLM2-135M-Instruct.
 
     `seed` decides the answers to requests that bring none: the same calls in the same order give
-    the same tokens. `lora_modules` are adapters, as `--lora-modules` takes them. Raises
-    `InvalidRequest`, a `ValueError`, naming the setting that is wrong.
+    the same tokens. `lora_modules` are adapters, as `--lora-modules` takes them, and `journal` is
+    the file of `--journal`. Raises `InvalidRequest`, a `ValueError`, naming the setting that is
+    wrong.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class LLM:
         max_loras: int | None = None,
         max_lora_rank: int = 16,
         seed: int = 0,
+        journal: str | Path | None = None,
     ) -> None:
         self.model_path, names = resolve_model(None if model is None else str(model), _say)
         self.tokenizer = Tokenizer.load(self.model_path)
@@ -133,6 +136,7 @@ class LLM:
             lora_modules=modules,
             max_loras=max_loras,
             max_lora_rank=max_lora_rank,
+            journal=None if journal is None else os.path.abspath(journal),
         )
         checkpoint = read_model(self.model_path, model_impl)
         resolve_dtype(dtype, checkpoint.dtype, config.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.cluster.top.readings import Reading, Totals
 
@@ -11,6 +12,15 @@ Quantiles = tuple[float, float]
 """Median and 95th percentile, in seconds."""
 DEVICE = ("private", "shared", "cached", "free")
 HOST = ("held", "cached", "free")
+
+
+class RankFigures(NamedTuple):
+    """Mean seconds of a rank's steps, and the share of them in which it exchanged values with the
+    other ranks, or waited for them."""
+
+    rank: int
+    step: float
+    exchanging: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,7 @@ class Figures:
     between_tokens: Quantiles | None
     preemptions: float | None  # for each request that ended
     hit_rate: float | None
+    ranks: tuple[RankFigures, ...] = ()  # that computed meanwhile; of several replicas, their means
 
     @property
     def usage(self) -> float:
@@ -85,6 +96,7 @@ def figures(now: Reading, before: Reading | None, replicas: Iterable[tuple[str, 
         between_tokens=_quantiles(gained, "vllm:inter_token_latency_seconds"),
         preemptions=_ratio(gained, "vllm:num_preemptions_total", finished),
         hit_rate=_ratio(gained, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
+        ranks=tuple(_ranks(gained)),
     )
 
 
@@ -94,6 +106,16 @@ def _together(each: Iterable[Totals]) -> Totals:
         for name, value in totals.items():
             joined[name] = joined.get(name, 0.0) + value
     return joined
+
+
+def _ranks(gained: Totals) -> Iterable[RankFigures]:
+    start, seconds = "octavo:rank_steps_total|", "octavo:rank_seconds_total"
+    for rank in sorted(int(name.removeprefix(start)) for name in gained if name.startswith(start)):
+        if steps := gained[f"{start}{rank}"]:
+            computing = gained.get(f"{seconds}|computing|{rank}", 0.0)
+            exchanging = gained.get(f"{seconds}|exchanging|{rank}", 0.0)
+            whole = computing + exchanging
+            yield RankFigures(rank, whole / steps, exchanging / whole if whole else 0.0)
 
 
 def _ratio(gained: Totals, part: str, whole: str) -> float | None:

@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from octavo.cluster.top.figures import Figures, Quantiles
+from octavo.cluster.top.figures import Figures, Quantiles, RankFigures
 from octavo.scheduler.glance import RequestLine
 
 NARROWEST = 60
@@ -73,6 +73,8 @@ def _model(model: ModelView, width: int) -> list[RenderableType]:
     if sum(whole.host.values()):
         parts.append(_bar("host", whole.host, width))
     parts.append(_rates(whole))
+    if whole.ranks:
+        parts.append(_ranks(whole.ranks, len(model.replicas) > 1))
     if len(model.replicas) > 1:
         parts.append(Padding(_replicas(model.replicas), (1, 0, 0, 0)))
     return parts
@@ -80,7 +82,8 @@ def _model(model: ModelView, width: int) -> list[RenderableType]:
 
 def _height(model: ModelView) -> int:
     replicas = len(model.replicas) + 2 if len(model.replicas) > 1 else 0
-    return 3 + 2 * (1 + bool(sum(model.whole.host.values()))) + 4 + replicas
+    tiers = 1 + bool(sum(model.whole.host.values()))
+    return 3 + 2 * tiers + 4 + bool(model.whole.ranks) + replicas
 
 
 def _queues(whole: Figures) -> Text:
@@ -150,8 +153,26 @@ def _rates(whole: Figures) -> RenderableType:
     return grid
 
 
+def _ranks(ranks: Sequence[RankFigures], several: bool) -> Text:
+    """One line: what steps take on each rank, and the share of it that goes to the others."""
+    text = Text("step by rank " if len(ranks) > 1 else "step ", "bold", no_wrap=True)
+    text.overflow = "ellipsis"
+    for each in ranks:
+        text.append(f"{each.rank}: " if len(ranks) > 1 else "", "bright_black")
+        text.append(_seconds(each.step), "")
+        text.append(f" {each.exchanging:.0%}" if each.exchanging else "", "bright_black")
+        text.append("  ")
+    if any(each.exchanging for each in ranks):
+        text.append("(exchanging with the others)", "bright_black")
+    elif several:
+        text.append("(mean of the replicas)", "bright_black")
+    return text
+
+
 def _replicas(replicas: Mapping[str, Figures]) -> Table:
-    table = _table("replica", "run", "wait", "held", "tokens/s", "first token", "preempt", "hits")
+    table = _table(
+        "replica", "run", "wait", "held", "tokens/s", "first token", "step", "preempt", "hits"
+    )
     for name, each in replicas.items():
         table.add_row(
             plain(name),
@@ -160,6 +181,7 @@ def _replicas(replicas: Mapping[str, Figures]) -> Table:
             f"{each.usage:.0%}",
             _rate(each.generated),
             "-" if each.first_token is None else _seconds(each.first_token[0]),
+            _seconds(max(rank.step for rank in each.ranks)) if each.ranks else "-",
             "-" if each.preemptions is None else f"{each.preemptions:.2f}",
             "-" if each.hit_rate is None else f"{each.hit_rate:.0%}",
         )
@@ -223,7 +245,7 @@ def _quantiles(found: Quantiles | None) -> str:
 
 def _seconds(value: float) -> str:
     if value < 1:
-        return f"{value * 1000:.0f} ms"
+        return f"{value * 1000:.{int(value < 0.01)}f} ms"
     return f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min"
 
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from octavo.cluster.client import EngineClient
 from octavo.cluster.local import LocalEngine, LocalWorkers
 from octavo.scheduler.config import SchedulerConfig
 from octavo.workers.config import WorkerConfig
 from octavo.workers.worker import Worker
+from tests.browser.chromium import browser as browser
+from tests.browser.chromium import faults as faults
+from tests.browser.chromium import watch
 from tests.browser.stage import ADMIN_KEY, Stage
 from tests.cluster.case_server import Server
 from tests.cluster.serving import serve_engine, settings_for, tiny_engine
 from tests.conftest import TinyModel
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 60_000  # for a machine that is busy
 
 
 class _GatedWorker(Worker):
@@ -35,24 +33,6 @@ class _GatedWorker(Worker):
     def execute(self, raw: bytes) -> bytes | None:
         self.allowed.acquire()
         return super().execute(raw)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Closed with its module: Playwright keeps an event loop in this thread meanwhile, beside which
-    no other test could run its own."""
-    named = os.environ.get("OCTAVO_CHROMIUM")
-    path = named or next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        without = os.environ.get("OCTAVO_CI_WITHOUT", "")
-        assert not os.environ.get("CI") or "chromium" in without, "CI must have a Chromium"
-        pytest.skip("no Chromium here: install one, or name it in $OCTAVO_CHROMIUM")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +76,6 @@ def _gated(path: Path, allowed: threading.Semaphore) -> Worker:
 
 
 @pytest.fixture
-def faults() -> list[str]:
-    """What the page complained of, or asked of anyone else; to be empty in the end."""
-    return []
-
-
-@pytest.fixture
 def page(browser: Browser, stage: Stage, faults: list[str]) -> Iterator[Page]:
     """A tab of its own that has the admin key, at the dashboard of a server that stands still, with
     requests under way."""
@@ -116,25 +90,18 @@ def page(browser: Browser, stage: Stage, faults: list[str]) -> Iterator[Page]:
     assert faults == []
 
 
-def watch(page: Page, url: str, faults: list[str]) -> None:
-    """Notes every error of a page, and every request that goes elsewhere."""
-    page.set_default_timeout(PATIENCE_MS)
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("request", lambda each: _note(not each.url.startswith(url), each.url, faults))
-    page.on("console", lambda said: _note(said.type in ("error", "warning"), said.text, faults))
-
-
-def _note(wrong: bool, words: str, faults: list[str]) -> None:
-    if wrong and "status of 401" not in words:  # what asking without a key looks like
-        faults.append(words)
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server records that wants no key."""
+    return tmp_path_factory.mktemp("journal") / "file"
 
 
 @pytest.fixture(scope="module")
-def server(tiny_model: TinyModel) -> Iterator[Server]:
+def server(tiny_model: TinyModel, journal: Path) -> Iterator[Server]:
     """One that wants no key."""
     path = tiny_model()
     with (
-        serve_engine(tiny_engine(path), settings_for(path)) as url,
+        serve_engine(tiny_engine(path, journal=journal), settings_for(path)) as url,
         contextlib.closing(Server(url)) as server,
     ):
         yield server

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import watch
+from tests.browser.chromium import watch
 from tests.browser.stage import ADMIN_KEY, Stage
 from tests.cluster.case_server import Server
 
@@ -97,7 +97,7 @@ def test_it_fits_a_phone(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.locator("#requests tbody button").first.click()
     expect(page.locator("#leaves .leaf").first).to_be_visible()
-    for tab in ("Live", "Simulate", "Chat"):
+    for tab in ("Live", "Simulate & replay", "Chat"):
         page.get_by_role("tab", name=tab).click()
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360, tab
@@ -106,7 +106,7 @@ def test_it_fits_a_phone(page: Page) -> None:
 def test_tabs_by_the_keyboard(page: Page) -> None:
     page.get_by_role("tab", name="Live").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("tabpanel", name="Simulate")).to_be_visible()
+    expect(page.get_by_role("tabpanel", name="Simulate & replay")).to_be_visible()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tabpanel", name="Chat")).to_be_visible()
     expect(page.get_by_role("tabpanel", name="Live")).to_be_hidden()

@@ -12,6 +12,7 @@ from typing import Any
 from octavo.cluster.engine import Engine
 from octavo.cluster.local import LocalClient, LocalWorkers
 from octavo.cluster.picture import Look
+from octavo.cluster.playback.recorded import Part
 from octavo.cluster.stats import EngineStats
 from octavo.cluster.streams import Streams
 from octavo.scheduler.config import SchedulerConfig
@@ -147,3 +148,6 @@ class Fleet:
 
     async def debug_look(self, look: Look) -> bytes:
         return await self._up[look.replica].client.debug_look(look)
+
+    async def debug_journal(self, replica: str, part: Part) -> bytes:
+        return await self._up[replica].client.debug_journal(replica, part)

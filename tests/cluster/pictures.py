@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from octavo.cluster.picture import Heading, TierLine
+from octavo.cluster.playback.film import Film, Films
 
 
 class Picture(NamedTuple):
@@ -38,4 +39,18 @@ def expand(total: int, runs: int, raw: bytes) -> list[int]:
     lengths, kinds = struct.unpack_from(f"<{runs}I", raw), raw[4 * runs :]
     made = [kind for length, kind in zip(lengths, kinds, strict=True) for _ in range(length)]
     assert len(made) == total
+    return made
+
+
+def read_films(raw: bytes) -> list[tuple[Film, list[list[int]]]]:
+    """Each film, with the codes of each of its frames."""
+    (length,) = struct.unpack_from("<I", raw)
+    at, made = 4 + length, []
+    for each in msgspec.json.decode(raw[4:at], type=Films).films:
+        shown = []
+        for frame in each.frames:
+            shown.append(expand(each.total, frame.runs, raw[at : at + frame.size]))
+            at += frame.size
+        made.append((each, shown))
+    assert at == len(raw)
     return made

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from octavo.cluster.picture import Look
+from octavo.cluster.playback.recorded import Part
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.cluster.text.tokens import Tokenizer
 from octavo.scheduler.config import Capacity
@@ -37,6 +38,7 @@ class ScriptedEngine:
         self.aborted: list[tuple[str, int]] = []
         self.resets = 0
         self.looks: list[Look] = []
+        self.parts: list[tuple[str, Part]] = []
         self.documents = [b'{"blocks":[]}']
         self.reason: str | None = None
         self.up = True
@@ -84,6 +86,10 @@ class ScriptedEngine:
     async def debug_look(self, look: Look) -> bytes:
         self.looks.append(look)
         return b"a picture"
+
+    async def debug_journal(self, replica: str, part: Part) -> bytes:
+        self.parts.append((replica, part))
+        return b"films"
 
 
 async def until(condition: Callable[[], object]) -> None:

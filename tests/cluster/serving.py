@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.cluster.api.app import FrontSettings, create_app
 from octavo.cluster.client import EngineClient
+from octavo.cluster.journal.settings import JournalSettings
 from octavo.cluster.local import LocalEngine, LocalWorkers
 from octavo.scheduler.config import PreemptionMode, SchedulerConfig
 from octavo.workers.config import WorkerConfig
@@ -45,6 +46,7 @@ def tiny_engine(
     step_tokens: int = 256,
     preemption_mode: PreemptionMode = "auto",
     lora_modules: list[str] | None = None,
+    journal: Path | None = None,
 ) -> OpenClient:
     """An engine in the server's event loop, over the real worker on a tiny model."""
 
@@ -67,7 +69,8 @@ def tiny_engine(
             preemption_mode=preemption_mode,
             adapters=tuple(parse_modules(lora_modules or ())),
         )
-        return LocalEngine(LocalWorkers(lambda: Worker(config)), lambda _: scheduler)
+        recording = None if journal is None else JournalSettings(journal)
+        return LocalEngine(LocalWorkers(lambda: Worker(config)), lambda _: scheduler, recording)
 
     return open_engine
 

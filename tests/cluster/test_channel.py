@@ -15,8 +15,10 @@ from octavo.scheduler.errors import EngineDead, OutOfStep
 from octavo.workers.ahead import run_ahead
 from octavo.workers.channel import Answer, Link, WorkerChannel
 from octavo.workers.curve import dial
+from octavo.workers.progress import Progress, Tally
 
 NODE = "127.0.0.1"
+PROGRESS = Progress()
 Body = Callable[[WorkerChannel, int], None]
 
 
@@ -27,7 +29,7 @@ def echo(channel: WorkerChannel, rank: int) -> None:
 
 
 def worker(link: Link, rank: int, body: Body) -> None:
-    with WorkerChannel(link, rank, NODE, lambda: 0) as channel:
+    with WorkerChannel(link, rank, NODE, PROGRESS) as channel:
         body(channel, rank)
 
 
@@ -61,6 +63,31 @@ def test_plans_in_flight_are_answered_in_order():
         assert results == [b"did " + plan for plan in plans]
 
     run(3, echo, test)
+
+
+def test_each_ranks_own_steps_come_with_its_heartbeats():
+    both = [Progress(), Progress()]
+    both[0].stepped(0.5)
+    for number in range(3):
+        both[1].stepped(0.25, exchanging=0.1 * number)
+
+    async def main() -> None:
+        channel = StepChannel(NODE, 2)
+        assert channel.tallies() == [Tally(), Tally()], "nothing is known yet"
+        with ThreadPoolExecutor(2) as pool:
+            threads = [pool.submit(listen, channel.link, rank) for rank in range(2)]
+            await channel.greet(10)
+            while channel.tallies() != [Tally(1, 0.5, 0.0), Tally(3, 0.75, 0.2)]:
+                await asyncio.sleep(0.01)
+            await channel.close()
+            for thread in threads:
+                thread.result(10)
+
+    def listen(link: Link, rank: int) -> None:
+        with WorkerChannel(link, rank, NODE, both[rank]) as channel:
+            echo(channel, rank)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_every_rank_gets_every_plan_once_and_in_order():

@@ -19,6 +19,7 @@ from octavo.scheduler.plan import StepPlan, StepResult, decode_plan, decode_resu
 from octavo.scheduler.request import Finish, Request, TokenEvent
 from octavo.scheduler.scheduler import Scheduler
 from octavo.workers.null import NullWorker
+from octavo.workers.progress import Tally
 from tests.scheduler.simulation import VOCAB, expected, request
 
 CONFIG: dict[str, Any] = {
@@ -181,6 +182,9 @@ class Scripted:
             await asyncio.Event().wait()
         assert result is not None
         return result
+
+    def tallies(self) -> list[Tally]:
+        return [self._worker.progress.tally]
 
     async def stop(self) -> None: ...
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from octavo.cluster.journal.replay import replay
 from octavo.cluster.offline.llm import LLM, PromptLike, Sampling
 from octavo.scheduler.errors import EngineDead, InvalidRequest, NeverFits
 from octavo.scheduler.grammar import Grammar
@@ -187,6 +188,14 @@ def test_no_limit_means_all_that_fit(model_path: Path) -> None:
     with LLM(model_path, max_model_len=40, num_gpu_blocks_override=16, num_threads=1) as short:
         (output,) = short.generate([PROMPTS[0]], GREEDY.replace(max_tokens=None))
         assert len(output.outputs[0].token_ids) == 40 - len(PROMPTS[0])
+
+
+def test_its_journal_can_be_replayed(model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with LLM(model_path, num_gpu_blocks_override=16, num_threads=1, journal=path) as recorded:
+        recorded.generate([[5, 6, 7]], SamplingParams(max_tokens=9, ignore_eos=True))
+    (outcome,) = replay(path)
+    assert (outcome.plans, outcome.requests, outcome.difference) == (9, 1, None)
 
 
 def test_the_seed_of_the_llm_repeats_a_run(model_path: Path) -> None:

@@ -12,6 +12,7 @@ from octavo.cluster.observer import Observer
 from octavo.cluster.stats import EngineStats, Measured
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.errors import InvalidRequest
+from octavo.workers.progress import Tally
 from tests.scheduler.simulation import Simulation, request
 
 # Of vLLM 0.33; `vllm:lora_requests_info` is there where adapters are.
@@ -123,6 +124,27 @@ def test_what_moves_between_the_tiers_is_counted_by_kind() -> None:
     assert values["vllm:cpu_cache_usage_perc", "b", ""] == 0, "no host tier"
     assert values["octavo:host_blocks_cached", "a", ""] == 50
     assert types["octavo:blocks_moved"] == "counter"
+
+
+def test_each_rank_is_a_series_of_its_own() -> None:
+    stats = snapshot("a", Measured())
+    stats.ranks = [Tally(40, 2.0, 0.5), Tally(39, 1.75, 0.75)]
+    text = render_metrics({"m": [stats]}).decode()
+    found = {
+        (sample.name, sample.labels["rank"], sample.labels.get("part")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "rank" in sample.labels
+    }
+    seconds = "octavo:rank_seconds_total"
+    assert found == {
+        ("octavo:rank_steps_total", "0", None): 40,
+        ("octavo:rank_steps_total", "1", None): 39,
+        (seconds, "0", "computing"): 1.5,
+        (seconds, "0", "exchanging"): 0.5,
+        (seconds, "1", "computing"): 1.0,
+        (seconds, "1", "exchanging"): 0.75,
+    }
 
 
 def test_what_the_router_decided_is_counted_where_the_requests_went() -> None:

@@ -24,6 +24,7 @@ from octavo.cluster.top.readings import Reading, read_metrics
 from octavo.cluster.top.screen import ModelView, Requests, draw
 from octavo.scheduler.config import Capacity
 from octavo.scheduler.glance import RequestLine
+from octavo.workers.progress import Tally
 from tests.cluster.serving import serve_engine, settings_for, tiny_engine
 from tests.cluster.test_metrics import snapshot
 from tests.conftest import TinyModel
@@ -158,6 +159,28 @@ def test_a_replica_that_began_anew_is_not_below_zero() -> None:
     assert figures(now, before, [("m", "a")]).generated == 0
 
 
+def test_steps_are_told_by_rank() -> None:
+    before, now = (
+        read(at, with_ranks("a", Tally(n, n * 0.02), Tally(n, n * 0.03, n * 0.006)))
+        for at, n in ((1.0, 100), (5.0, 300))
+    )
+    seen = figures(now, before, [("m", "a")])
+    assert [each.rank for each in seen.ranks] == [0, 1]
+    assert [each[1:] for each in seen.ranks] == [
+        pytest.approx((0.02, 0)),
+        pytest.approx((0.03, 0.2)),
+    ]
+    text = "\n".join(drawn([ModelView("m", seen, {"a": seen})], Requests([]), 80, 24))
+    assert "step by rank 0: 20 ms  1: 30 ms 20%  (exchanging with the others)" in text
+    assert figures(now, now, [("m", "a")]).ranks == (), "no step, no time"
+
+
+def with_ranks(replica: str, *ranks: Tally) -> EngineStats:
+    stats = snapshot(replica, Measured())
+    stats.ranks = list(ranks)
+    return stats
+
+
 def drawn(models: list[ModelView], requests: Requests, width: int, height: int) -> list[str]:
     printed = io.StringIO()
     picture = draw("http://host:8000", "10:00:00", models, requests, width, height)
@@ -166,13 +189,13 @@ def drawn(models: list[ModelView], requests: Requests, width: int, height: int) 
 
 
 def view(replicas: int, **changes: Any) -> ModelView:
-    stats = [snapshot(f"replica-{number}", Measured()) for number in range(replicas)]
+    stats = [with_ranks(f"replica-{n}", *[Tally(9, 0.9, 0.3)] * 8) for n in range(replicas)]
     for each in stats:
         for name, value in changes.items():
             setattr(each, name, value)
-    now = read(1.0, *stats)
-    one_by_one = {key[1]: figures(now, None, [key]) for key in now.replicas}
-    return ModelView("m", figures(now, None, list(now.replicas)), one_by_one)
+    now, before = read(1.0, *stats), read(0.0, *[with_ranks(each.replica) for each in stats])
+    one_by_one = {key[1]: figures(now, before, [key]) for key in now.replicas}
+    return ModelView("m", figures(now, before, list(now.replicas)), one_by_one)
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

@@ -9,6 +9,8 @@ import openai
 import pytest
 
 from tests.adapters import make_adapter
+from tests.browser.chromium import browser as browser
+from tests.browser.chromium import faults as faults
 from tests.conftest import TinyModel
 from tests.e2e.answers import ADAPTER, MODEL
 from tests.e2e.server import Server, two_replicas

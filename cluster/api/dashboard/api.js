@@ -43,6 +43,10 @@ export async function postForBytes(path) {
   return (await ask(path, { method: "POST", headers: headers("admin") })).arrayBuffer();
 }
 
+export async function postFile(path, file) {
+  return (await ask(path, { method: "POST", headers: headers("admin", { "Content-Type": "application/octet-stream" }), body: file })).arrayBuffer();
+}
+
 export async function getModels() {
   const answer = await ask("v1/models", { headers: headers("caller") });
   return (await answer.json()).data.map((each) => each.id);

@@ -8,6 +8,7 @@ import { Figures } from "./figures.js";
 import { follow, Inspector } from "./inspect.js";
 import { readPalette } from "./palette.js";
 import { decode, words } from "./picture.js";
+import { RankTable } from "./ranks.js";
 import { ReplicaTable, RequestTable } from "./tables.js";
 
 const LOOK_MS = 250;
@@ -29,6 +30,7 @@ export class Live {
     this.figures = new Figures($("figures"));
     this.requests = new RequestTable($("requests"), $("requests-words"), (id) => this.chooseRequest(id === this.chosen.request ? "" : id, 0));
     this.replicas = new ReplicaTable($("replicas"), $("replicas-words"));
+    this.ranks = new RankTable($("ranks"));
     this.inspector = new Inspector($("inspect"), {
       block: (tier, block) => this.chooseBlock(tier, block),
       position: (position) => this.choosePosition(position),
@@ -98,6 +100,8 @@ export class Live {
       setText(option, several ? `${each.model} · ${each.replica}` : each.replica));
     if (!replicas.some((each) => JSON.stringify([each.model, each.replica]) === this.replica)) this.turnTo($("replica").value);
     $("replica").value = this.replica;
+    const shown = replicas.find((each) => JSON.stringify([each.model, each.replica]) === this.replica);
+    if (shown) this.ranks.show(this.replica, shown.ranks);
   }
 
   turnTo(replica) {

@@ -29,7 +29,7 @@ export function decode(buffer) {
   return heading;
 }
 
-// Films, see cluster/playback.py: {films: [{frames: [{..., codes}]}]}.
+// Films, see cluster/playback/film.py: {films: [{frames: [{..., codes}]}]}.
 export function decodeFilms(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const { films } = JSON.parse(text.decode(new Uint8Array(buffer, 4, length)));
@@ -47,7 +47,7 @@ export function decodeFilms(buffer) {
   return films;
 }
 
-const FRAME = ["at", "running", "waiting", "finished", "preempted", "used", "cached", "tokens", "reserved", "wasted", "size", "runs"];
+const FRAME = ["at", "step", "running", "waiting", "finished", "preempted", "used", "cached", "tokens", "reserved", "wasted", "size", "runs"];
 
 function codes(buffer, at, tier) {
   if (tier.runs < 0) return new Uint8Array(buffer, at, tier.total);

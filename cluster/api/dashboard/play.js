@@ -1,34 +1,12 @@
 // The second tab: films of the scheduler, made by the server, played here. Nothing of any policy is
 // known on this side.
 
-import { postForBytes } from "./api.js";
 import { BlockMap } from "./blockmap.js";
-import { courses } from "./charts.js";
-import { $, count, keep, make, percent, plural, setText } from "./dom.js";
+import { courses, momentAt } from "./charts.js";
+import { $, count, keep, make, percent, plural, setAttribute, setText } from "./dom.js";
 import { readPalette } from "./palette.js";
 import { decodeFilms } from "./picture.js";
-
-// Name, words, and either [least, most, step, first] or what to choose from. The server has the
-// bounds; these are what is worth a look.
-const KNOBS = [
-  ["block_size", "Block size", ["4", "8", "16", "32", "64"], "16"],
-  ["blocks", "Blocks in the pool", [32, 512, 8, 128]],
-  ["host_blocks", "Blocks on the host", [0, 256, 8, 64]],
-  ["prefix", "Shared prefix, tokens", [0, 256, 8, 48]],
-  ["sharing", "Prefix sharing", ["true", "false"], "true"],
-  ["requests", "Requests", [4, 120, 4, 32]],
-  ["rate", "Requests a second", [1, 40, 1, 6]],
-  ["prompt", "Own prompt, tokens", [8, 256, 8, 64]],
-  ["answer", "Answer, tokens", [8, 256, 8, 96]],
-  ["longest", "Longest request, tokens", [64, 1024, 64, 512]],
-  ["max_num_seqs", "Sequences at once", [1, 64, 1, 24]],
-  ["low", "Low watermark", [0, 0.3, 0.01, 0.04]],
-  ["high", "High watermark", [0, 0.4, 0.01, 0.08]],
-  ["preemption", "Preemption", ["auto", "recompute", "swap"], "auto"],
-  ["beside", "Reserved as", ["max", "pow2", "oracle"], "max"],
-];
-const WORDS = { true: "on", false: "off", max: "the longest", pow2: "the next power of two", oracle: "the true length" };
-const SETTLE_MS = 350; // after the last move of a slider
+import { Sources, WORDS } from "./sources.js";
 
 export class Play {
   constructor({ needKey }) {
@@ -37,11 +15,8 @@ export class Play {
     this.now = 0;
     this.playing = false;
     this.last = 0;
-    this.pending = 0;
     this.maps = ["paged", "beside"].map((name) => new BlockMap($(`film-${name}`), { onPoint: () => {}, onPick: () => {} }));
-    for (const [name, words, range, first] of KNOBS) $("scene").append(first === undefined ? slider(name, words, range) : choice(name, words, range, first));
-    $("scene").addEventListener("input", () => this.changed());
-    $("scene").addEventListener("submit", (event) => event.preventDefault());
+    this.sources = new Sources(() => this.load());
     $("film-play").addEventListener("click", () => this.turn(!this.playing));
     $("film-step").addEventListener("click", () => this.step(1));
     $("film-back").addEventListener("click", () => this.step(-1));
@@ -49,6 +24,12 @@ export class Play {
       this.turn(false);
       this.seek(Number($("film-at").value));
     });
+    for (const name of ["film-chart", "film-queue"]) $(name).addEventListener("click", (event) => {
+      if (!this.films) return;
+      this.turn(false);
+      this.seek(momentAt($(name), event, this.end));
+    });
+    new ResizeObserver(() => this.films && this.draw()).observe($("film-chart"));
     this.dye();
     requestAnimationFrame((now) => this.frame(now));
   }
@@ -56,34 +37,31 @@ export class Play {
   dye() {
     this.palette = readPalette();
     for (const map of this.maps) map.dye(this.palette);
-    if (this.films) this.seek(this.now);
+    if (this.films) this.draw();
   }
 
   open() {
     if (!this.films) this.load();
   }
 
-  changed() {
-    for (const label of $("scene").children) if (label.knob?.type === "range") setText(label.querySelector("output"), label.knob.value);
-    clearTimeout(this.pending);
-    this.pending = setTimeout(() => this.load(), SETTLE_MS);
-  }
-
-  // Asks for the films of what the sliders say; of several changes in a row, the last one counts.
+  // Asks for the films of what was chosen; of several choices in a row, the last one counts.
   async load() {
     if (this.loading) {
       this.again = true;
       return;
     }
     this.loading = true;
+    const { kind } = this.sources;
     setText($("film-words"), "The server plays it through …");
-    const query = new URLSearchParams([...$("scene").children].map((label) => [label.knob.name, label.knob.value]));
     try {
-      this.films = decodeFilms(await postForBytes(`debug/simulation?${query}`));
-      this.begin();
+      const bytes = await this.sources.fetch();
+      if (kind !== this.sources.kind) return;
+      if (bytes) this.begin(decodeFilms(bytes), kind);
+      else this.clear(this.sources.wants);
     } catch (error) {
       if (error.status === 401 || error.status === 404) this.needKey(error);
-      setText($("film-words"), error.message);
+      if (this.shown !== kind) this.clear(error.message);
+      else setText($("film-words"), error.message);
     } finally {
       this.loading = false;
       if (this.again) {
@@ -93,17 +71,31 @@ export class Play {
     }
   }
 
-  begin() {
-    const ends = this.films.map((film) => film.frames[film.frames.length - 1].at);
-    this.end = Math.max(...ends);
+  // There is nothing to show, and these words say why.
+  clear(words) {
+    this.films = null;
+    this.shown = "";
+    this.turn(false);
+    $("film").hidden = true;
+    setText($("film-words"), words);
+  }
+
+  begin(films, kind) {
+    if (kind !== this.shown || kind !== "scene") this.now = 0;
+    this.films = films;
+    this.shown = kind;
+    const [first, second] = films;
+    this.end = Math.max(...films.map((film) => film.frames.at(-1).at));
+    $("film").hidden = false;
     $("film-at").max = this.end;
-    setText($("film-beside-title"), `Reserved: ${WORDS[this.films[1].name]}`);
-    setText($("film-words"), this.films.map((film, i) => {
-      const end = film.frames[film.frames.length - 1];
-      const name = i ? "Reserved" : "Paged";
-      const done = film.whole ? `all over after ${ends[i].toFixed(1)} s` : `the first ${film.frames.length} steps, ${ends[i].toFixed(1)} s`;
-      return `${name}: ${done}, ${plural(end.finished, "request")} finished, ${plural(end.preempted, "preemption")}${film.refused ? `, ${count(film.refused)} refused` : ""}.`;
-    }).join(" "));
+    setText($("film-title"), second ? "Paged beside reserved" : "As recorded");
+    setText($("film-paged-title"), second ? "Paged" : "The pool");
+    for (const each of document.querySelectorAll(".second")) each.hidden = !second;
+    $("film-pools").classList.toggle("alone", !second);
+    if (second) setText($("film-beside-title"), `Reserved: ${WORDS[second.name]}`);
+    this.marks = first.frames.filter((frame, i) => i && frame.preempted > first.frames[i - 1].preempted).map((frame) => frame.at);
+    setText($("film-words"), films.map((film, i) => outcome(film, second ? (i ? "Reserved" : "Paged") : "Recorded")).join(" "));
+    showSettings(first);
     this.seek(Math.min(this.now, this.end));
   }
 
@@ -113,7 +105,7 @@ export class Play {
     setText($("film-play"), this.playing ? "Pause" : "Play");
   }
 
-  // To the next frame of the paged film, or the one before.
+  // To the next frame of the first film, or the one before.
   step(by) {
     if (!this.films) return;
     this.turn(false);
@@ -137,37 +129,85 @@ export class Play {
 
   seek(now) {
     this.now = now;
-    const [paged, beside] = this.films;
     $("film-at").value = now;
     this.films.forEach((film, i) => {
-      const place = frameAt(film.frames, now), shown = film.frames[place];
+      const shown = film.frames[frameAt(film.frames, now)];
       if (this.maps[i].shown !== shown) this.maps[i].show(shown.codes);
       this.maps[i].shown = shown;
-      this.tell(i ? "beside" : "paged", film, shown);
+      tell(i ? "beside" : "paged", film, shown);
     });
-    setText($("film-time"), `${now.toFixed(2)} s of ${this.end.toFixed(2)} s, step ${frameAt(paged.frames, now)} of ${paged.frames.length - 1}`);
-    const usable = paged.total - 1;
-    courses($("film-chart"), [
-      { points: beside.frames.map((each) => [each.at, each.used]), colour: this.palette.cached },
-      { points: paged.frames.map((each) => [each.at, each.used]), colour: this.palette.shared },
-    ], { last: this.end, most: usable, levels: [usable - paged.low, usable - paged.high], now }, this.palette);
+    const { frames, every } = this.films[0];
+    const step = frames[frameAt(frames, now)].step;
+    const thinned = every > 1 ? `; every ${every}th step is shown` : "";
+    setText($("film-time"), `${now.toFixed(2)} s of ${this.end.toFixed(2)} s, step ${count(step)} of ${count(frames.at(-1).step)}${thinned}`);
+    this.draw();
   }
 
-  tell(name, film, frame) {
-    const slots = (film.total - 1) * film.block_size;
-    const facts = [
-      ["Running", count(frame.running)],
-      ["Waiting", count(frame.waiting)],
-      ["Finished", count(frame.finished)],
-      ["Preempted", count(frame.preempted)],
-      ["Blocks in use", count(frame.used)],
-      ["Slots with tokens", percent(frame.tokens, slots)],
-      ["Reserved", percent(frame.reserved, slots)],
-      ["Wasted", percent(frame.wasted, slots)],
-    ];
-    keep($(`film-${name}-facts`), facts, ([fact]) => fact, ([fact]) => make("div", { "data-fact": fact }, make("dt", {}, fact), make("dd")), (pair, [, value]) =>
-      setText(pair.lastChild, value));
+  draw() {
+    const [first, second] = this.films;
+    const usable = first.total - 1;
+    const course = (film, field, colour, filled) => ({ points: film.frames.map((each) => [each.at, each[field]]), colour, filled });
+    const shared = { last: this.end, now: this.now };
+    courses($("film-chart"), [
+      ...(second ? [course(second, "used", this.palette.cached)] : []),
+      course(first, "used", this.palette.shared, true),
+    ], { ...shared, most: usable, levels: [usable - first.low, usable - first.high] }, this.palette);
+    const most = Math.max(2, ...first.frames.map((each) => Math.max(each.running, each.waiting)));
+    courses($("film-queue"), [
+      course(first, "running", this.palette.held, true),
+      course(first, "waiting", this.palette.ink),
+    ], { ...shared, most: most + (most % 2), marks: this.marks }, this.palette);
   }
+}
+
+function outcome(film, name) {
+  const end = film.frames.at(-1);
+  const refused = film.refused ? `, ${count(film.refused)} refused` : "";
+  const room = film.room ? `; ${count(film.room)} blocks would fit beside the weights` : "";
+  const note = film.note ? `; ${film.note}` : "";
+  return `${name}: ${film.note ? "shown up to" : "all over after"} ${end.at.toFixed(1)} s, ${plural(end.finished, "request")} finished, ${plural(end.preempted, "preemption")}${refused}${room}${note}.`;
+}
+
+function tell(name, film, frame) {
+  const slots = (film.total - 1) * film.block_size;
+  const facts = [
+    ["Running", count(frame.running)],
+    ["Waiting", count(frame.waiting)],
+    ["Finished", count(frame.finished)],
+    ["Preempted", count(frame.preempted)],
+    ["Blocks in use", `${count(frame.used)} of ${count(film.total - 1)}`],
+    ["Slots with tokens", percent(frame.tokens, slots)],
+    ["Reserved", percent(frame.reserved, slots)],
+    ["Wasted", percent(frame.wasted, slots)],
+  ];
+  fill($(`film-${name}-facts`), facts);
+  const bar = $(`film-${name}-slots`);
+  [frame.tokens, frame.reserved, frame.wasted].forEach((part, i) => (bar.children[i].style.width = `${(100 * part) / slots}%`));
+  setAttribute(bar, "aria-label", `${percent(frame.tokens, slots)} of all slots have tokens, ${percent(frame.reserved, slots)} are reserved, ${percent(frame.wasted, slots)} wasted`);
+}
+
+const NAMES = {
+  replica: "Replica",
+  preemption_mode: "Preemption",
+  enable_prefix_caching: "Prefix sharing",
+  max_num_seqs: "Sequences at once",
+  max_num_batched_tokens: "Tokens a step",
+  max_model_len: "Longest request",
+  allocation: "Allocation",
+  host_blocks: "Blocks on the host",
+};
+
+// What was so when it was recorded. Nothing where it is a simulation: the knobs say it.
+function showSettings(film) {
+  const facts = Object.entries(film.settings).map(([name, value]) => [NAMES[name] ?? name, { True: "on", False: "off" }[value] ?? value]);
+  if (film.began) facts.unshift(["Recorded from", new Date(film.began * 1000).toLocaleString()]);
+  if (film.began) facts.push(["Block size", plural(film.block_size, "token")]);
+  fill($("film-settings"), facts);
+  $("film-settings").hidden = facts.length === 0;
+}
+
+function fill(list, facts) {
+  keep(list, facts, ([fact]) => fact, ([fact]) => make("div", { "data-fact": fact }, make("dt", {}, fact), make("dd")), (pair, [, value]) => setText(pair.lastChild, value));
 }
 
 // The last frame that is not after `now`.
@@ -179,22 +219,4 @@ function frameAt(frames, now) {
     else high = middle - 1;
   }
   return low;
-}
-
-function slider(name, words, [least, most, step, first]) {
-  const knob = make("input", { type: "range", name, min: least, max: most, step, value: first });
-  return labelled(words, knob, make("output", {}, String(first)));
-}
-
-function choice(name, words, values, first) {
-  const knob = make("select", { name }, ...values.map((value) => make("option", { value }, WORDS[value] ?? value)));
-  knob.value = first;
-  return labelled(words, knob);
-}
-
-function labelled(words, knob, ...shown) {
-  knob.id = `knob-${knob.name}`;
-  const label = make("label", { for: knob.id }, make("span", {}, words), ...shown, knob);
-  label.knob = knob;
-  return label;
 }

@@ -127,11 +127,14 @@ def state(*nodes: object) -> bytes:
         state(("struct", "octavo.scheduler.scheduler.Scheduler", b"")),
         state(("list", "", [[7]])),
         state(("wonder", "octavo.scheduler.scheduler.Scheduler", 0)),
+        state(("large list", "", [[0, 1]])),
+        state(("large array", "wonder", [[0, 1]])),
+        state(("large dict", "", [3])),
     ],
 )
 def test_a_state_of_something_else(raw: bytes) -> None:
     with pytest.raises(JournalError):
-        thaw(raw)
+        thaw(raw, [])
 
 
 def test_a_state_that_is_no_plain_data_is_refused() -> None:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from octavo.cluster.journal import state
+from octavo.cluster.journal.errors import JournalError
 from octavo.cluster.journal.reader import segments
 from octavo.cluster.journal.records import Planned, Record, Result, pack
 from octavo.cluster.journal.replay import describe_difference, replay
@@ -50,9 +52,15 @@ def test_any_life_is_repeated_plan_by_plan(tmp_path: Path, seed: int) -> None:
     assert outcome.same_code
 
 
+@pytest.mark.parametrize("large", [state.LARGE, 4])
 @SMALL
 @given(seed=st.integers(0, 2**32))
-def test_a_file_that_begins_amid_the_work_is_repeated_too(tmp_path: Path, seed: int) -> None:
+def test_a_file_that_begins_amid_the_work_is_repeated_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int, seed: int
+) -> None:
+    """Also where most of the state is kept in pieces."""
+    monkeypatch.setattr(state, "LARGE", large)
+    monkeypatch.setattr(state, "PIECE", min(state.PIECE, large - 1))
     path = tmp_path / "journal"
     path.unlink(missing_ok=True)
     previous(path).unlink(missing_ok=True)
@@ -69,6 +77,35 @@ def test_a_file_that_begins_amid_the_work_is_repeated_too(tmp_path: Path, seed: 
     first, second = replay(path)
     assert (first.difference, second.difference) == (None, None)
     assert (first.plans, second.plans) == (before, len(engine.plans) - before)
+    *_, newest = segments(path)
+    assert (newest.start.pieces > 10) == (large == 4)
+
+
+def test_a_state_that_was_not_wholly_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "LARGE", 4)
+    engine = Recorded(tmp_path / "journal")
+    live_randomly(engine, random.Random(1), 10)
+    engine.recorder.turn_over(engine.now)
+    engine.close()
+    raw = engine.recorder.path.read_bytes()
+    engine.recorder.path.write_bytes(raw[:-30])
+    [before, newest] = segments(engine.recorder.path)
+    assert before.scheduler() is not None
+    with pytest.raises(JournalError, match=r"had just been begun .* is in .*journal\.1"):
+        newest.scheduler()
+
+
+def test_a_large_container_with_something_else_in_it_ends_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(state, "LARGE", 4)
+    engine = Recorded(tmp_path / "journal")
+    engine.scheduler.cache.pool.names[5] = engine  # type: ignore[call-overload]
+    engine.recorder.turn_over(engine.now)
+    engine.close()
+    assert "ends here: a container of plain data has something else in it" in caplog.text
 
 
 def test_a_journal_stays_small_and_can_be_replayed_from_anywhere(tmp_path: Path) -> None:

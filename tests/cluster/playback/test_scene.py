@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import struct
+from itertools import pairwise
 from typing import Any
 
-import msgspec
 import pytest
 
-from octavo.cluster.playback import MOST_FRAMES, Films, Scene, film, films
+from octavo.cluster.playback.film import MOST_FRAMES
+from octavo.cluster.playback.scene import Scene, film, films
+from octavo.cluster.simulation.cost import Cost
+from octavo.cluster.simulation.hardware import PRESETS
+from octavo.cluster.simulation.models import NAMED
+from octavo.scheduler.plan import StepPlan, Work
 from tests.cluster.calls import Connect, error_of
-from tests.cluster.pictures import expand
+from tests.cluster.pictures import read_films
 from tests.cluster.scripted import ScriptedEngine, says
 
 SMALL: dict[str, Any] = {"blocks": 48, "requests": 12, "prompt": 30, "answer": 30, "longest": 256}
@@ -18,22 +22,12 @@ SMALL: dict[str, Any] = {"blocks": 48, "requests": 12, "prompt": 30, "answer": 3
 
 def frames(scene: Scene) -> list[tuple[Any, list[list[int]]]]:
     """Each film, with the codes of each of its frames."""
-    raw = films(scene)
-    (length,) = struct.unpack_from("<I", raw)
-    at, made = 4 + length, []
-    for each in msgspec.json.decode(raw[4:at], type=Films).films:
-        shown = []
-        for frame in each.frames:
-            shown.append(expand(each.total, frame.runs, raw[at : at + frame.size]))
-            at += frame.size
-        made.append((each, shown))
-    assert at == len(raw)
-    return made
+    return read_films(films(scene))
 
 
 def test_every_frame_agrees_with_its_codes() -> None:
     for shown, codes in frames(Scene(**SMALL)):
-        assert shown.whole and len(shown.frames) == len(codes) > 20
+        assert shown.every == 1 and len(shown.frames) == len(codes) > 20
         for frame, blocks in zip(shown.frames, codes, strict=True):
             held = [code & 127 for code in blocks if code & 127 > 1]
             assert frame.used == len(held)
@@ -43,6 +37,8 @@ def test_every_frame_agrees_with_its_codes() -> None:
         last = shown.frames[-1]
         assert (last.finished, last.running, last.waiting, last.used) == (12, 0, 0, 0)
         assert [f.at for f in shown.frames] == sorted(f.at for f in shown.frames)
+        steps = [f.step for f in shown.frames[:-1]]
+        assert steps == list(range(steps[0], steps[0] + len(steps)))
 
 
 def test_paged_memory_holds_more_than_reserved() -> None:
@@ -62,7 +58,8 @@ def test_each_slider_does_something() -> None:
         {"block_size": 4}, {"prefix": 128}, {"sharing": False}, {"requests": 13}, {"rate": 1.0},
         {"prompt": 31}, {"answer": 81}, {"longest": 128}, {"max_num_seqs": 2},
         {"max_num_batched_tokens": 16}, {"high": 0.4}, {"preemption": "recompute"}, {"seed": 1},
-        {"host_blocks": 0}, {"blocks": 41}, {"low": 0.3, "high": 0.4},
+        {"host_blocks": 0}, {"blocks": 41}, {"low": 0.3, "high": 0.4}, {"hardware": "h100"},
+        {"model": "qwen3-8b"}, {"ranks": 2},
     ]  # fmt: skip
     for change in changes:
         assert film(Scene(**crowded | change), "paged")[0] != plain, change
@@ -70,8 +67,23 @@ def test_each_slider_does_something() -> None:
 
 def test_a_film_is_the_same_each_time_and_has_an_end() -> None:
     assert films(Scene(**SMALL)) == films(Scene(**SMALL))
-    endless = film(Scene(requests=200, rate=0.5, answer=512, longest=2048, blocks=200), "paged")[0]
-    assert len(endless.frames) == MOST_FRAMES and not endless.whole
+    longer = Scene(requests=10, rate=1.0, answer=256, longest=2048, blocks=200, max_num_seqs=4)
+    ((shown, codes), _) = frames(longer)
+    assert shown.every > 1 and MOST_FRAMES / 2 < len(codes) <= MOST_FRAMES
+    assert {b.step - a.step for a, b in pairwise(shown.frames[:-1])} == {shown.every}
+    assert shown.frames[-1].finished == 10
+
+
+def test_a_step_lasts_as_long_as_simulated_ones() -> None:
+    scene = Scene(**SMALL | {"hardware": "h100", "model": "llama-3.1-8b", "ranks": 2})
+    for allocation, paged in (("paged", True), ("max", False)):
+        cost = Cost(PRESETS["h100"], NAMED["llama-3.1-8b"], 2, scene.block_size, paged=paged)
+        alone = Scene(**SMALL | {"hardware": "h100", "model": "llama-3.1-8b", "ranks": 2})
+        shown = film(alone, allocation)[0]  # type: ignore[arg-type]
+        first, second = shown.frames[:2]
+        computed = first.tokens
+        plan = StepPlan(0, [Work(0, 0, computed, True)])
+        assert second.at - first.at == pytest.approx(cost.step(plan)[0], abs=2e-4)
 
 
 def test_a_shared_prefix_is_stored_once() -> None:
@@ -93,10 +105,14 @@ def test_the_server_plays_scenes(connected: Connect) -> None:
 @pytest.mark.parametrize(
     ("query", "param"),
     [
-        ({"blocks": "4096"}, "blocks"),
+        ({"blocks": "5000"}, "blocks"),
         ({"blocks": "many"}, "blocks"),
         ({"block_size": "12"}, "block_size"),
         ({"low": "0.3", "high": "0.2"}, "scene"),
+        ({"model": "/etc"}, "scene"),
+        ({"hardware": "/etc/passwd"}, "scene"),
+        ({"model": "opt-175b"}, "scene"),
+        ({"model": "opt-66b", "ranks": "4", "blocks": "4000"}, "scene"),
         ({"color": "red"}, None),
     ],
 )
