@@ -46,7 +46,8 @@ def ended(shown: Film) -> str:
     end = shown.frames[-1]
     finished = f"{end.finished} request{'' if end.finished == 1 else 's'} finished"
     preempted = f"{end.preempted} preemption{'' if end.preempted == 1 else 's'}"
-    return f"{end.at:.1f} s, {finished}, {preempted}"
+    lasted = end.at - (shown.frames[0].at if shown.began else 0)
+    return f"{lasted:.1f} s, {finished}, {preempted}"
 
 
 def forgive(faults: list[str]) -> None:
@@ -153,7 +154,7 @@ def test_the_servers_own_journal(recording: Page, journal: Path, faults: list[st
     expect(recording.locator("#own-path")).to_have_text(str(journal))
     shown, _ = recorded.film(journal, Part())
     expect(recording.locator("#film-words")).to_have_text(
-        f"Recorded: all over after {ended(shown)}."
+        f"Recorded: up to its end, after {ended(shown)}."
     )
     expect(recording.locator("#film-title")).to_have_text("As recorded")
     expect(recording.locator("#film-beside")).to_be_hidden()
@@ -174,7 +175,7 @@ def test_a_part_of_a_journal_in_a_file(recording: Page, journal: Path) -> None:
     recording.get_by_text("A journal's file").click()
     expect(recording.locator("#film-words")).to_contain_text("Choose a file")
     recording.locator("#sent-file").set_input_files(journal)
-    expect(recording.locator("#film-words")).to_contain_text("Recorded: all over")
+    expect(recording.locator("#film-words")).to_contain_text("Recorded: up to its end")
     recording.locator("#sent").get_by_label("From step").fill("3")
     recording.locator("#sent").get_by_label("to", exact=True).fill("9")
     recording.locator("#sent").get_by_role("button", name="Show").click()

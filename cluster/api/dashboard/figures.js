@@ -26,11 +26,11 @@ const FIGURES = [
     `${rate(since.rate("prompt_tokens"))}/s`,
     `${count(sum(now, "prompt_tokens"))} tokens in all`,
   ]],
-  ["Time to first token", (now) => worst(now), (now) => [
+  ["First token, p90", (now) => worst(now), (now) => [
     worst(now) ? seconds(worst(now)) : "–",
-    `p90 now; mean ${mean(now)}`,
+    `mean ${mean(now)}`,
   ]],
-  ["Preemptions a request", (now) => perRequest(now), (now) => [
+  ["Preemptions/request", (now) => perRequest(now), (now) => [
     perRequest(now).toFixed(2),
     `${count(sum(now, "preemptions"))} in all, ${count(sum(now, "preemptions_swap"))} swapped`,
   ]],

@@ -85,6 +85,9 @@ export class Play {
     this.films = films;
     this.shown = kind;
     const [first, second] = films;
+    const start = first.began ? first.frames[0].at : 0; // a server may have been idle for long
+    for (const frame of first.frames) frame.at -= start;
+    if (first.began) first.began += start;
     this.end = Math.max(...films.map((film) => film.frames.at(-1).at));
     $("film").hidden = false;
     $("film-at").max = this.end;
@@ -165,7 +168,8 @@ function outcome(film, name) {
   const refused = film.refused ? `, ${count(film.refused)} refused` : "";
   const room = film.room ? `; ${count(film.room)} blocks would fit beside the weights` : "";
   const note = film.note ? `; ${film.note}` : "";
-  return `${name}: ${film.note ? "shown up to" : "all over after"} ${end.at.toFixed(1)} s, ${plural(end.finished, "request")} finished, ${plural(end.preempted, "preemption")}${refused}${room}${note}.`;
+  const said = film.note ? "shown up to" : film.began ? "up to its end, after" : "all over after";
+  return `${name}: ${said} ${end.at.toFixed(1)} s, ${plural(end.finished, "request")} finished, ${plural(end.preempted, "preemption")}${refused}${room}${note}.`;
 }
 
 function tell(name, film, frame) {
