@@ -20,7 +20,8 @@ from playwright.sync_api import Page, sync_playwright
 from top_picture import REQUESTS, ask
 
 WARM_SECONDS = 20
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+PATIENCE_MS = 120_000  # of a page, on a machine that is busy
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 1300}
 NEEDED = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")  # of a PNG; nothing else is kept
 
 
@@ -51,6 +52,7 @@ def main() -> None:
                     color_scheme=scheme,  # type: ignore[arg-type]
                     device_scale_factor=1 if size is WIDE else 1.5,
                 )
+                page.set_default_timeout(PATIENCE_MS)
                 page.goto(f"{options.url}/dashboard")
                 live(page)
                 save(page, options.folder / f"dashboard-{name}.png")
@@ -97,7 +99,7 @@ def play(page: Page, source: str, moment: float) -> None:
 
 
 def save(page: Page, path: Path) -> None:
-    raw = page.screenshot(full_page=True)
+    raw = page.screenshot(full_page=page.viewport_size != PHONE)
     path.write_bytes(raw[:8] + b"".join(chunk for kind, chunk in chunks(raw) if kind in NEEDED))
 
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 60_000  # for a machine that is busy
@@ -23,6 +23,7 @@ def browser() -> Iterator[Browser]:
         without = os.environ.get("OCTAVO_CI_WITHOUT", "")
         assert not os.environ.get("CI") or "chromium" in without, "CI must have a Chromium"
         pytest.skip("no Chromium here: install one, or name it in $OCTAVO_CHROMIUM")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=path, args=["--no-sandbox", "--disable-gpu"]

@@ -25,7 +25,7 @@ def play(page: Page) -> Iterator[Page]:
     page.get_by_role("tab", name="Simulate & replay").click()
     for label, value in (("Requests a second", "40"), ("Blocks in the pool", "64")):
         set_slider(page, label, value)
-    expect(page.locator("#film-words")).to_have_text(words_of(SCENE), timeout=60_000)
+    expect(page.locator("#film-words")).to_have_text(words_of(SCENE))
     yield page
 
 
@@ -111,7 +111,7 @@ def test_another_scene_is_another_film(play: Page) -> None:
     play.get_by_label("Prefix sharing").select_option("false")
     play.locator("#knob-hardware").select_option("h100")
     changed = Scene(blocks=64, rate=40.0, sharing=False, hardware="h100")
-    expect(play.locator("#film-words")).to_have_text(words_of(changed), timeout=60_000)
+    expect(play.locator("#film-words")).to_have_text(words_of(changed))
 
 
 def test_models_and_gpus_are_those_that_can_be_simulated(play: Page) -> None:

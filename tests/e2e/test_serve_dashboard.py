@@ -140,14 +140,14 @@ def test_the_journal_of_the_replica_that_is_chosen(
 ) -> None:
     page.get_by_role("tab", name="Simulate & replay").click()
     page.get_by_text("This server's journal").click()
-    expect(page.locator("#film-words")).to_contain_text("Recorded", timeout=60_000)
+    expect(page.locator("#film-words")).to_contain_text("Recorded")
     page.locator("#own-last").fill("30")
     for name, replica in uneven.items():
         page.locator("#own-replica").select_option(label=name)
         expect(page.locator("#own-path")).to_have_text(replica["journal"])
         shown, _ = recorded.film(Path(replica["journal"]), Part(last=30))
         expect(page.locator("#film-words")).to_contain_text(
-            f"shown up to {shown.frames[-1].at - shown.frames[0].at:.1f} s", timeout=60_000
+            f"shown up to {shown.frames[-1].at - shown.frames[0].at:.1f} s"
         )
         assert shown.settings["replica"] == name
 

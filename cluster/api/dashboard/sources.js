@@ -65,6 +65,7 @@ export class Sources {
     this.kind = kind;
     for (const form of ["scene", "own", "sent"]) $(form).hidden = form !== kind;
     setText($("source-words"), $(kind).dataset.words);
+    if (kind === "own") this.listReplicas().catch(() => {}); // whoever asks for the film will say it
     this.ask();
   }
 
