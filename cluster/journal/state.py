@@ -17,6 +17,7 @@ from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from octavo.scheduler.scheduler import Scheduler
 HOUSE = "octavo.scheduler."
 LARGE = 2**15  # entries of a container, from which on it is kept in pieces
 PIECE = 2**13  # entries of a piece
+LOOKED_AT = 2**10  # entries of a large container, before it is taken for plain data
 LARGE_KINDS = frozenset({list, dict, OrderedDict, array, bytearray})
 PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
@@ -151,8 +153,8 @@ def _copies(item: Any) -> list[Any] | None:
     its beginning does, `Frozen.pieces` notices."""
     if isinstance(item, array | bytearray):
         return [item[:] if isinstance(item, array) else bytes(item)]
-    first = next(iter(item.items())) if isinstance(item, dict) else (item[0],)
-    if not PLAIN.issuperset(map(type, first)):
+    values = chain.from_iterable(item.items()) if isinstance(item, dict) else item
+    if not PLAIN.issuperset(map(type, islice(values, LOOKED_AT))):
         return None
     return [list(item.keys()), list(item.values())] if isinstance(item, dict) else [item.copy()]
 

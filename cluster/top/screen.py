@@ -15,6 +15,7 @@ from octavo.cluster.top.figures import Figures, Quantiles, RankFigures
 from octavo.scheduler.glance import RequestLine
 
 NARROWEST = 60
+ROOM_FOR_STEPS = 80
 _LEAST_REQUESTS = 3
 # Told apart by their shapes too, for eyes and terminals without colours.
 _STATES = {
@@ -76,7 +77,7 @@ def _model(model: ModelView, width: int) -> list[RenderableType]:
     if whole.ranks:
         parts.append(_ranks(whole.ranks, len(model.replicas) > 1))
     if len(model.replicas) > 1:
-        parts.append(Padding(_replicas(model.replicas), (1, 0, 0, 0)))
+        parts.append(Padding(_replicas(model.replicas, width), (1, 0, 0, 0)))
     return parts
 
 
@@ -169,11 +170,12 @@ def _ranks(ranks: Sequence[RankFigures], several: bool) -> Text:
     return text
 
 
-def _replicas(replicas: Mapping[str, Figures]) -> Table:
-    table = _table(
-        "replica", "run", "wait", "held", "tokens/s", "first token", "step", "preempt", "hits"
-    )
+def _replicas(replicas: Mapping[str, Figures], width: int) -> Table:
+    """With the step of the slowest rank, where there is room."""
+    names = ["replica", "run", "wait", "held", "tokens/s", "first token", "preempt", "hits"]
+    table = _table(*names, *["step"] * (width >= ROOM_FOR_STEPS))
     for name, each in replicas.items():
+        step = _seconds(max(rank.step for rank in each.ranks)) if each.ranks else "-"
         table.add_row(
             plain(name),
             str(each.running),
@@ -181,9 +183,9 @@ def _replicas(replicas: Mapping[str, Figures]) -> Table:
             f"{each.usage:.0%}",
             _rate(each.generated),
             "-" if each.first_token is None else _seconds(each.first_token[0]),
-            _seconds(max(rank.step for rank in each.ranks)) if each.ranks else "-",
             "-" if each.preemptions is None else f"{each.preemptions:.2f}",
             "-" if each.hit_rate is None else f"{each.hit_rate:.0%}",
+            *[step] * (width >= ROOM_FOR_STEPS),
         )
     return table
 

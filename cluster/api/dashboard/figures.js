@@ -30,9 +30,9 @@ const FIGURES = [
     worst(now) ? seconds(worst(now)) : "–",
     `mean ${mean(now)}`,
   ]],
-  ["Preemptions/request", (now) => perRequest(now), (now) => [
+  ["Preemptions", (now) => perRequest(now), (now) => [
     perRequest(now).toFixed(2),
-    `${count(sum(now, "preemptions"))} in all, ${count(sum(now, "preemptions_swap"))} swapped`,
+    `a request; ${count(sum(now, "preemptions"))} in all`,
   ]],
   ["Prefix hit rate", (_, since) => since.share("prefix_cache_hits", "prefix_cache_queries"), (now, since) => [
     percent(since.of("prefix_cache_hits"), since.of("prefix_cache_queries")),

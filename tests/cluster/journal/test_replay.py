@@ -102,6 +102,7 @@ def test_a_large_container_with_something_else_in_it_ends_the_journal(
 ) -> None:
     monkeypatch.setattr(state, "LARGE", 4)
     engine = Recorded(tmp_path / "journal")
+    monkeypatch.setattr(state, "LOOKED_AT", 2)
     engine.scheduler.cache.pool.names[5] = engine  # type: ignore[call-overload]
     engine.recorder.turn_over(engine.now)
     engine.close()
