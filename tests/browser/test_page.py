@@ -141,7 +141,7 @@ def test_a_conversation(browser: Browser, server: Server, faults: list[str]) -> 
     url = str(server.http.base_url).rstrip("/")
     watch(page, url, faults)
     page.goto(f"{url}/dashboard#chat")
-    expect(page.get_by_label("Model")).to_have_value("tiny")
+    expect(page.locator("#chat-model")).to_have_value("tiny")
     page.get_by_label("Temperature").fill("0")
     page.get_by_label("At most").fill("12")
     asked = "<img src=x onerror=alert(1)> & <b>leaves</b>"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,21 @@ REASONS = {"prefix": "holds most of its prefix", "new": "prefix new to all"}
 def uneven(server: Server) -> dict[str, dict[str, Any]]:
     """Both replicas by name, idle, when one of them alone has something in its cache."""
     wait_for(lambda: healthy(server), BACK_SECONDS, "two idle replicas")
+    with ThreadPoolExecutor(8) as pool:  # so that both have done something
+        list(pool.map(lambda number: complete(server, [10 + number] * 40, 40), range(8)))
+    wait_for(lambda: healthy(server), REPORT_SECONDS, "two idle replicas")
     httpx.post(f"{server.url}/reset_prefix_cache", headers=KEY, timeout=30).raise_for_status()
-    body = {"model": MODEL, "prompt": [9] * TOKENS, "max_tokens": 8, "ignore_eos": True}
-    httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).raise_for_status()
+    complete(server, [9] * TOKENS, 8)
     cached = "octavo:kv_blocks_cached"
     wait_for(lambda: uneven_now(read_gauge(scrape(server.url), cached)), REPORT_SECONDS, "a report")
     wait_for(lambda: healthy(server), REPORT_SECONDS, "two idle replicas")
     wait_for(lambda: told(server) == told(server, 2.5), 60, "heartbeats of the last step")
     return told(server)
+
+
+def complete(server: Server, prompt: list[int], count: int) -> None:
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": count, "ignore_eos": True}
+    httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).raise_for_status()
 
 
 def uneven_now(cached: dict[str, float]) -> bool:
@@ -141,11 +149,11 @@ def test_the_journal_of_the_replica_that_is_chosen(
     page.get_by_role("tab", name="Simulate & replay").click()
     page.get_by_text("This server's journal").click()
     expect(page.locator("#film-words")).to_contain_text("Recorded")
-    page.locator("#own-last").fill("30")
+    page.locator("#own-last").fill("20")
     for name, replica in uneven.items():
         page.locator("#own-replica").select_option(label=name)
         expect(page.locator("#own-path")).to_have_text(replica["journal"])
-        shown, _ = recorded.film(Path(replica["journal"]), Part(last=30))
+        shown, _ = recorded.film(Path(replica["journal"]), Part(last=20))
         expect(page.locator("#film-words")).to_contain_text(
             f"shown up to {shown.frames[-1].at - shown.frames[0].at:.1f} s"
         )

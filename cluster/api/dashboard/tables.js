@@ -64,7 +64,7 @@ export class ReplicaTable {
         percent(each.blocks_used, each.blocks),
         each.recent_ttft ? seconds(each.recent_ttft) : "–",
         percent(each.prefix_cache_hits, each.prefix_cache_queries),
-        routed.map(([reason, times]) => `${REASONS[reason] ?? reason.replaceAll("_", " ")} ${count(times)}`).join(", ") || "the only one",
+        routed.map(([reason, times]) => `${REASONS[reason] ?? reason.replaceAll("_", " ")} ${count(times)}`).join(", ") || (overview.num_replicas > 1 ? "nothing yet" : "the only one"),
       ]);
     });
     setText(this.words, plural(overview.num_replicas, "replica"));
