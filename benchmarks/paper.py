@@ -19,143 +19,46 @@ slots for 13.62 requests). Not as in the paper: Orca keeps each sequence in one 
 9 to 42 % of memory between the pieces; here all that is free can be used. Rows "less fragments"
 have a pool that is smaller by as much.
 
-A rate is sustained where the mean normalized latency of half an hour's requests (ten minutes' for
-Alpaca's lengths) is at most half a second a token, the middle of the paper's axes. Found by
-bisection, to 5 %, with the same requests for all; several tokens are simulated as one there.
+paper_runs.py has the servers and the search for the highest rate that is sustained; several tokens
+are simulated as one there.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from driver import say
 from machine import row
+from paper_runs import (
+    BOUNDS,
+    FRAGMENTS,
+    GRAIN,
+    LLAMA_13B,
+    OPT_13B,
+    OPT_66B,
+    OPT_175B,
+    ROW_MS,
+    SECONDS,
+    drawn_lengths,
+    engine,
+    length,
+    off,
+    repeated,
+    sustained,
+    until_last_arrival,
+    without_fragments,
+    workload,
+)
 
 from octavo.cluster.simulation.hardware import PRESETS
 from octavo.cluster.simulation.models import NAMED, ModelSizes
-from octavo.cluster.simulation.record import Record, Summary
 from octavo.cluster.simulation.setup import Setup, simulate
-from octavo.cluster.simulation.workload import (
-    Job,
-    draw_arrivals,
-    draw_lengths,
-    make_jobs,
-)
-from octavo.cluster.traces.lengths import PAPER_MEANS
+from octavo.cluster.simulation.workload import MEANS, draw_arrivals, draw_lengths, make_jobs
 from octavo.scheduler.config import SchedulerConfig
 
-SPREAD = 1.45
-LONGEST = 2048
-LIMIT = 0.5  # seconds a token
-CELL_BYTES = 942  # at blocks of 16 and heads of 128, 23 % of what is read
-TURNS = 6
-SECONDS = {"sharegpt": 1800.0, "alpaca": 600.0}
-GRAIN = {"sharegpt": 8, "alpaca": 4}
-LEAST = 100
-FRAGMENTS = {"max": 0.089, "pow2": 0.416, "oracle": 0.366}  # of the pool: the paper's figure 2
-
-ROW_MS = 0.33
-engine = {"row_seconds": ROW_MS / 1e3}
-length = {"factor": 1.0}
-
-Jobs = Callable[[float], Sequence[Job]]
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A row of the paper's table 1. `tokens` are its slots for keys and values."""
-
-    model: str
-    device: str
-    ranks: int
-    tokens: int
-
-    def setup(self, allocation: str = "paged", size: int = 16, **changes: object) -> Setup:
-        device = msgspec.structs.replace(PRESETS[self.device], cell_bytes=CELL_BYTES, **engine)
-        paged = allocation == "paged"
-        marks = {} if paged else {"watermark_low": 0.0, "watermark_high": 0.0}
-        settings = SchedulerConfig(
-            max_model_len=LONGEST,
-            block_size=size,
-            max_num_queued_reqs=2**31,
-            allocation=allocation,
-            enable_prefix_caching=paged,
-            **marks,
-        )
-        given = {"blocks": self.tokens // size, "paged": paged} | changes
-        return Setup(device, NAMED[self.model], settings, ranks=self.ranks, **given)
-
-
-BOUNDS = {  # of the search, requests a second
-    ("opt-13b", "sharegpt"): (0.2, 4.0),
-    ("opt-13b", "alpaca"): (2.0, 60.0),
-    ("opt-66b", "sharegpt"): (0.1, 4.0),
-    ("opt-66b", "alpaca"): (1.0, 40.0),
-    ("opt-175b", "sharegpt"): (0.2, 8.0),
-    ("opt-175b", "alpaca"): (2.0, 60.0),
-}
-OPT_13B = Served("opt-13b", "a100-40", 1, 15_728)
-OPT_66B = Served("opt-66b", "a100-40", 4, 9_700)
-OPT_175B = Served("opt-175b", "a100-80", 8, 60_100)
 compared = [OPT_13B, OPT_66B, OPT_175B]
-LLAMA_13B = Served("llama-13b", "a100-40", 1, 15_728)
-
-
-def workload(
-    name: str, means: tuple[float, float] | None = None, prefix: int = 0, copies: int = 1
-) -> Jobs:
-    """So many requests a second, for as long as the runs of that data set are; each `copies` times
-    at once."""
-    drawn = draw_lengths(means or PAPER_MEANS[name], 4000, 0, LONGEST, SPREAD)
-
-    def jobs(rate: float) -> list[Job]:
-        count = max(LEAST, int(rate * SECONDS[name] * length["factor"]))
-        lengths = [drawn[i % len(drawn)] for i in range(count) for _ in range(copies)]
-        at = [each for each in draw_arrivals(rate, count, 0) for _ in range(copies)]
-        return list(make_jobs(lengths, at, prefix))
-
-    return jobs
-
-
-def without_fragments(setup: Setup) -> Setup:
-    lost = FRAGMENTS[setup.scheduler.allocation]
-    assert setup.blocks is not None
-    return setup.changed(blocks=int(setup.blocks * (1 - lost)))
-
-
-def sustained(setup: Setup, jobs: Jobs, low: float, high: float) -> float:
-    """The highest rate, by bisection between two, or 0 where not even the lower one is."""
-    before = low
-    for _ in range(TURNS):
-        rate = math.sqrt(low * high)
-        requests = jobs(rate)
-        count = len(requests)
-
-        def hopeless(record: Record, count: int = count) -> bool:
-            return record.normalized > LIMIT * count or record.queued > max(LEAST, count / 4)
-
-        found = simulate(setup, requests, enough=hopeless)
-        kept = found.requests == count and found.normalized_latency.mean <= LIMIT
-        low, high = (rate, high) if kept else (low, rate)
-    return low if low > before else 0.0
-
-
-def until_last_arrival(setup: Setup, jobs: Sequence[Job], look: int = 20) -> Summary:
-    """While requests come: what follows is another load."""
-    last = jobs[-1].at
-
-    def enough(record: Record) -> bool:
-        return record.last >= last
-
-    return simulate(setup, jobs, look=look, enough=enough)
-
-
-def off(ours: float, paper: float) -> str:
-    return f"{100 * (ours / paper - 1):+.0f} %"
 
 
 def memory() -> None:
@@ -197,12 +100,13 @@ def rates() -> None:
     text = {"max": "2.7-8", "oracle": "1.7-2.7"}
     for served in compared:
         for name in ("sharegpt", "alpaca"):
-            jobs, grain = workload(name), GRAIN[name]
+            jobs, grain = workload(name, served.seconds), GRAIN[name]
             low, high = BOUNDS[served.model, name]
             found: dict[str, tuple[float, float]] = {}
             for allocation in ("paged", "oracle", "pow2", "max"):
                 setup = served.setup(allocation, grain=grain)
                 rate = less = sustained(setup, jobs, low, high)
+                high = min(high, rate * 1.1)  # each of them keeps up with no more than the last
                 if allocation in FRAGMENTS:
                     less = sustained(without_fragments(setup), jobs, low, high)
                 found[allocation] = rate, less
@@ -247,7 +151,7 @@ def prefix() -> None:
               "less fragments", "paged / this"))  # fmt: skip
     print(row(*["---"] * 8))
     for shared, paper in ((80, 1.67), (341, 3.58)):
-        jobs = workload("alpaca", (35.0, 50.0), shared)
+        jobs = repeated(drawn_lengths((35.0, 50.0)), SECONDS["alpaca"], shared)
         oracle = LLAMA_13B.setup("oracle")
         found = [
             sustained(setup, jobs, 2.0, 80.0)
@@ -261,13 +165,8 @@ def prefix() -> None:
 def chat() -> None:
     """Figure 17: the last 1,024 tokens of a conversation, up to 1,024 in answer. Nothing is kept
     between turns. Prompts are taken to be 1,024 long, answers as ShareGPT's."""
-    drawn = draw_lengths(PAPER_MEANS["sharegpt"], 4000, 0, LONGEST, SPREAD)
-
-    def jobs(rate: float) -> list[Job]:
-        count = max(LEAST, int(rate * SECONDS["sharegpt"] * length["factor"]))
-        lengths = [(1024, min(1024, drawn[i % len(drawn)][1])) for i in range(count)]
-        return list(make_jobs(lengths, draw_arrivals(rate, count, 0)))
-
+    lengths = [(1024, min(1024, answer)) for _, answer in drawn_lengths(MEANS["sharegpt"])]
+    jobs = repeated(lengths, SECONDS["sharegpt"])
     print(row("allocation", "sustained, requests/s", "paged / this", "paper"))
     print(row(*["---"] * 4))
     best = sustained(OPT_13B.setup(grain=8), jobs, 0.1, 4.0)

@@ -1,0 +1,237 @@
+"""Why rows of benchmarks/paper.py differ from the paper's: each supposed reason in runs of its own.
+
+    python benchmarks/paper_reasons.py [knees large crowd examples chats] [--sharegpt FILE]
+
+Every line changes one thing of what paper.py runs, and is compared with the first. All that reserve
+memory have the pool less fragments.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import lengths
+import msgspec
+from driver import say
+from machine import row
+from paper_runs import (
+    BOUNDS,
+    GRAIN,
+    LIMIT,
+    LLAMA_13B,
+    OPT_13B,
+    OPT_175B,
+    SECONDS,
+    Jobs,
+    Served,
+    drawn_lengths,
+    off,
+    repeated,
+    sustained,
+    until_last_arrival,
+    without_fragments,
+    workload,
+)
+
+from octavo.cluster.simulation.cost import Cost, load_of
+from octavo.cluster.simulation.setup import Setup
+from octavo.cluster.simulation.workload import MEANS, Length
+from octavo.scheduler.plan import Work
+
+Change = Callable[[Setup], Setup]
+
+
+class InTurn(Cost):
+    """Prompts are computed in a step before the one that decodes, which waits for it."""
+
+    def __init__(self, setup: Setup) -> None:
+        given = setup.hardware, setup.model, setup.ranks, setup.scheduler.block_size
+        super().__init__(*given, paged=setup.paged, copies=setup.copies, grain=setup.grain)
+        self._whole = Cost(*given, paged=setup.paged)
+        self._each = setup.grain
+
+    def compute(self, work: list[Work]) -> float:
+        grain = self._each
+        chunks = [
+            Work(each.row, each.start * grain, each.count * grain, each.sample)
+            for each in work
+            if each.count > 1
+        ]
+        rest = [each for each in work if each.count <= 1]
+        prompts = self._whole.seconds(load_of(chunks)) if chunks else 0.0
+        return prompts + (self.seconds(load_of(rest)) if rest else 0.0)
+
+
+@dataclass(frozen=True)
+class Unmixed(Setup):
+    def cost(self) -> Cost:
+        return InTurn(self)
+
+
+def unmixed(setup: Setup) -> Setup:
+    return Unmixed(**{each.name: getattr(setup, each.name) for each in fields(setup)})
+
+
+def on(**changes: float) -> Change:
+    """With another device."""
+
+    def change(setup: Setup) -> Setup:
+        return setup.changed(hardware=msgspec.structs.replace(setup.hardware, **changes))
+
+    return change
+
+
+def same(setup: Setup) -> Setup:
+    return setup
+
+
+def stretched(drawn: Sequence[Length], means: tuple[float, float]) -> list[Length]:
+    """To those means."""
+    factors = [
+        mean * len(drawn) / sum(each[side] for each in drawn) for side, mean in enumerate(means)
+    ]
+    return [
+        (max(1, round(prompt * factors[0])), max(1, round(answer * factors[1])))
+        for prompt, answer in drawn
+    ]
+
+
+def reserving(served: Served, allocation: str, **changes: object) -> Setup:
+    setup = served.setup(allocation, **changes)
+    return setup if allocation == "paged" else without_fragments(setup)
+
+
+def compare(
+    served: Served,
+    lines: dict[str, tuple[Change, Jobs, float]],
+    allocations: Sequence[str],
+    bounds: tuple[float, float],
+    grain: int = 1,
+) -> None:
+    """The highest rates of each, in a table; with how many times `paged` does the others."""
+    names = [f"paged / {each}" for each in allocations]
+    print(row("changed", "paged, requests/s", *allocations, *names))
+    print(row(*["---"] * (2 + 2 * len(allocations))))
+    for title, (change, jobs, limit) in lines.items():
+        rates: list[float] = []
+        for allocation in ("paged", *allocations):
+            setup = change(reserving(served, allocation, grain=grain))
+            high = min([bounds[1], *(1.1 * each for each in rates[:1])])
+            rates.append(sustained(setup, jobs, bounds[0], high, limit))
+            say(f"{title}, {allocation}: {rates[-1]:.2f}")
+        ratios = [f"{rates[0] / each:.2f}" if each else "-" for each in rates[1:]]
+        print(row(title, *(f"{each:.2f}" for each in rates), *ratios), flush=True)
+
+
+def knees(sharegpt: Path | None) -> None:
+    """Figure 12a, OPT-13B, ShareGPT: 1.9, 1.0-1.1, 0.75, 0.5 are where the paper's curves rise."""
+    jobs = workload("sharegpt")
+    lines = {
+        "nothing": (same, jobs, LIMIT),
+        "prompts in steps of their own": (unmixed, jobs, LIMIT),
+        "0.2 s a token": (same, jobs, 0.2),
+        "an hour": (same, repeated(drawn_lengths(MEANS["sharegpt"]), 3600.0), LIMIT),
+        "half of the peak bandwidth": (on(bandwidth_share=0.5), jobs, LIMIT),
+    }
+    if sharegpt is not None:
+        found = stretched(lengths.sample("sharegpt", sharegpt, 4000), MEANS["sharegpt"])
+        kept = [each for each in found if sum(each) <= 2048]
+        lines["lengths of a file"] = (same, repeated(kept, SECONDS["sharegpt"]), LIMIT)
+    compare(
+        OPT_13B, lines, ("oracle", "pow2", "max"), BOUNDS["opt-13b", "sharegpt"], GRAIN["sharegpt"]
+    )
+
+
+def large(sharegpt: Path | None) -> None:
+    """Figure 12c, OPT-175B, ShareGPT: 1.7-2.7 and 2.7-8 times, the text says of all models."""
+    jobs = workload("sharegpt", OPT_175B.seconds)
+
+    def more(setup: Setup) -> Setup:
+        return setup.changed({"max_num_seqs": 1024})
+
+    def free(setup: Setup) -> Setup:
+        return on(row_seconds=0.0)(more(setup))
+
+    lines = {
+        "nothing": (same, jobs, LIMIT),
+        "1,024 sequences at once, not 256": (more, jobs, LIMIT),
+        "nothing for each sequence": (on(row_seconds=0.0), jobs, LIMIT),
+        "both": (free, jobs, LIMIT),
+        "prompts in steps of their own": (unmixed, jobs, LIMIT),
+        "0.2 s a token": (same, jobs, 0.2),
+    }
+    compare(OPT_175B, lines, ("oracle", "max"), (0.2, 12.0), GRAIN["sharegpt"])
+
+
+def crowd(sharegpt: Path | None) -> None:
+    """Figure 13b, OPT-13B, Alpaca at 30 a second: 132.44 at once."""
+    print(row("ms a sequence", "requests/s", "at once", "off"))
+    print(row(*["---"] * 4))
+    for cost, rate in ((0.33, 30.0), (0.33, 28.5), (0.3, 30.0), (0.27, 30.0), (0.24, 30.0)):
+        setup = on(row_seconds=cost / 1e3)(OPT_13B.setup())
+        found = until_last_arrival(setup, workload("alpaca")(rate), look=0)
+        say(f"{cost} ms, {rate} a second")
+        print(row(cost, rate, f"{found.running:.2f}", off(found.running, 132.44)), flush=True)
+
+
+def examples(sharegpt: Path | None) -> None:
+    """Figure 16, LLaMA-13B: 3.58 times with 341 tokens before each sentence, 1.67 with 80."""
+    guess = (35.0, 50.0)
+
+    def some(prefix: int, means: tuple[float, float] = guess) -> Jobs:
+        return repeated(drawn_lengths(means), SECONDS["alpaca"], prefix)
+
+    def chunks(setup: Setup) -> Setup:
+        return unmixed(on(flops_share=0.4)(setup))
+
+    for prefix in (341, 80):
+        lines = {
+            f"{prefix}: nothing": (same, some(prefix), LIMIT),
+            "sentences of 25 and 35": (same, some(prefix, (25.0, 35.0)), LIMIT),
+            "sentences of 25 and 25": (same, some(prefix, (25.0, 25.0)), LIMIT),
+            "sentences of 60 and 90": (same, some(prefix, (60.0, 90.0)), LIMIT),
+            "prompts in steps of their own": (unmixed, some(prefix), LIMIT),
+            "40 % of the peak arithmetic, not 60": (on(flops_share=0.4), some(prefix), LIMIT),
+            "both": (chunks, some(prefix), LIMIT),
+            "nothing for each sequence": (on(row_seconds=0.0), some(prefix), LIMIT),
+        }
+        compare(LLAMA_13B, lines, ("oracle",), (2.0, 80.0))
+
+
+def chats(sharegpt: Path | None) -> None:
+    """Figure 17, OPT-13B: twice the rate of each of Orca's. `max` holds 2,048 slots for each."""
+    answers = [min(1024, answer) for _, answer in drawn_lengths(MEANS["sharegpt"])]
+
+    def some(prompt: int, seconds: float = SECONDS["sharegpt"]) -> Jobs:
+        return repeated([(prompt, answer) for answer in answers], seconds)
+
+    lines = {
+        "nothing": (same, some(1024), LIMIT),
+        "prompts of 512": (same, some(512), LIMIT),
+        "prompts in steps of their own": (unmixed, some(1024), LIMIT),
+        "0.2 s a token": (same, some(1024), 0.2),
+        "an hour": (same, some(1024, 3600.0), LIMIT),
+    }
+    compare(OPT_13B, lines, ("max",), (0.1, 4.0), GRAIN["sharegpt"])
+
+
+PARTS = {each.__name__: each for each in (knees, large, crowd, examples, chats)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="default: all")
+    lengths.add_argument(parser, "sharegpt")
+    args = parser.parse_args()
+    for name in args.parts or PARTS:
+        if name not in PARTS:
+            parser.error(f"{name!r} is none of {', '.join(PARTS)}")
+        print(f"\n{name}: {PARTS[name].__doc__}\n")
+        PARTS[name](args.sharegpt)
+
+
+if __name__ == "__main__":
+    main()
