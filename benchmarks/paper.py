@@ -1,6 +1,6 @@
 """The PagedAttention paper's evaluation (Kwon et al., SOSP 2023), simulated: ours beside theirs.
 
-    python benchmarks/paper.py [memory rates beams prefix chat blocks swap watermark] [--row-ms MS]
+    python benchmarks/paper.py [memory rates beams prefix chat blocks swap] [--row-ms MS]
 
 The scheduler that serves runs under a virtual clock, with the memory for keys and values of the
 paper's table 1 and a roofline of its GPUs. `paged` is Octavo; `max`, `pow2` and `oracle` reserve at
@@ -26,7 +26,6 @@ are simulated as one there.
 from __future__ import annotations
 
 import argparse
-import math
 
 import msgspec
 from driver import say
@@ -52,11 +51,9 @@ from paper_runs import (
     workload,
 )
 
-from octavo.cluster.simulation.hardware import PRESETS
 from octavo.cluster.simulation.models import NAMED, ModelSizes
-from octavo.cluster.simulation.setup import Setup, simulate
-from octavo.cluster.simulation.workload import MEANS, draw_arrivals, draw_lengths, make_jobs
-from octavo.scheduler.config import SchedulerConfig
+from octavo.cluster.simulation.setup import simulate
+from octavo.cluster.simulation.workload import MEANS
 
 compared = [OPT_13B, OPT_66B, OPT_175B]
 
@@ -222,35 +219,7 @@ def swap() -> None:
         print(row(size, *whole, *(f"{1e3 * each:.1f}" for each in single)), flush=True)
 
 
-def watermark() -> None:
-    """vLLM's measurement of its watermark (vllm#44594): Qwen2.5-7B, 299,584 slots, 128 in flight,
-    about 1,000 tokens in and 5,000 out, recomputing. The device is a guess."""
-    known = {0.0: (1065, 11_582), 0.02: (400, 12_134), 0.05: (187, 12_167), 0.1: (168, 11_835)}
-    model = ModelSizes("qwen2.5-7b", 28, 3584, 28, 4, 128, 18_944, 152_064, 32_768)
-    lengths = draw_lengths((1000.0, 5000.0), 512, 0, 16_384, 1.1)
-    jobs = list(make_jobs(lengths, draw_arrivals(math.inf, len(lengths), 0)))
-    print(
-        row("watermark", "preemptions", "vLLM's", "preempted requests", "output tokens/s", "vLLM's")
-    )
-    print(row(*["---"] * 6))
-    for mark, (preemptions, throughput) in known.items():
-        settings = SchedulerConfig(
-            max_model_len=16_384,
-            max_num_seqs=128,
-            max_num_queued_reqs=2**31,
-            watermark_low=mark,
-            watermark_high=mark,
-            preemption_mode="recompute",
-        )
-        found = simulate(Setup(PRESETS["h100"], model, settings, blocks=299_584 // 16), jobs)
-        say(f"watermark {mark}")
-        cells = found.preemptions, preemptions, found.preempted_requests
-        print(row(mark, *cells, f"{found.output_throughput:,.0f}", f"{throughput:,}"), flush=True)
-
-
-PARTS = {
-    each.__name__: each for each in (memory, rates, beams, prefix, chat, blocks, swap, watermark)
-}
+PARTS = {each.__name__: each for each in (memory, rates, beams, prefix, chat, blocks, swap)}
 
 
 def main() -> None:
