@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import lengths
@@ -31,48 +30,16 @@ from paper_runs import (
     off,
     repeated,
     sustained,
+    unmixed,
     until_last_arrival,
     without_fragments,
     workload,
 )
 
-from octavo.cluster.simulation.cost import Cost, load_of
 from octavo.cluster.simulation.setup import Setup
 from octavo.cluster.simulation.workload import MEANS, Length
-from octavo.scheduler.plan import Work
 
 Change = Callable[[Setup], Setup]
-
-
-class InTurn(Cost):
-    """Prompts are computed in a step before the one that decodes, which waits for it."""
-
-    def __init__(self, setup: Setup) -> None:
-        given = setup.hardware, setup.model, setup.ranks, setup.scheduler.block_size
-        super().__init__(*given, paged=setup.paged, copies=setup.copies, grain=setup.grain)
-        self._whole = Cost(*given, paged=setup.paged)
-        self._each = setup.grain
-
-    def compute(self, work: list[Work]) -> float:
-        grain = self._each
-        chunks = [
-            Work(each.row, each.start * grain, each.count * grain, each.sample)
-            for each in work
-            if each.count > 1
-        ]
-        rest = [each for each in work if each.count <= 1]
-        prompts = self._whole.seconds(load_of(chunks)) if chunks else 0.0
-        return prompts + (self.seconds(load_of(rest)) if rest else 0.0)
-
-
-@dataclass(frozen=True)
-class Unmixed(Setup):
-    def cost(self) -> Cost:
-        return InTurn(self)
-
-
-def unmixed(setup: Setup) -> Setup:
-    return Unmixed(**{each.name: getattr(setup, each.name) for each in fields(setup)})
 
 
 def on(**changes: float) -> Change:

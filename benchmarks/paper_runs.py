@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import msgspec
 
+from octavo.cluster.simulation.cost import Cost, load_of
 from octavo.cluster.simulation.hardware import PRESETS
 from octavo.cluster.simulation.models import NAMED
 from octavo.cluster.simulation.record import Record, Summary
@@ -29,6 +30,7 @@ from octavo.cluster.simulation.workload import (
     make_jobs,
 )
 from octavo.scheduler.config import SchedulerConfig
+from octavo.scheduler.plan import Work
 
 SPREAD = 1.45
 LONGEST = 2048
@@ -116,6 +118,37 @@ def without_fragments(setup: Setup) -> Setup:
     lost = FRAGMENTS[setup.scheduler.allocation]
     assert setup.blocks is not None
     return setup.changed(blocks=int(setup.blocks * (1 - lost)))
+
+
+class InTurn(Cost):
+    """Prompts are computed in a step before the one that decodes, which waits for it."""
+
+    def __init__(self, setup: Setup) -> None:
+        given = setup.hardware, setup.model, setup.ranks, setup.scheduler.block_size
+        super().__init__(*given, paged=setup.paged, copies=setup.copies, grain=setup.grain)
+        self._whole = Cost(*given, paged=setup.paged)
+        self._each = setup.grain
+
+    def compute(self, work: list[Work]) -> float:
+        grain = self._each
+        chunks = [
+            Work(each.row, each.start * grain, each.count * grain, each.sample)
+            for each in work
+            if each.count > 1
+        ]
+        rest = [each for each in work if each.count <= 1]
+        prompts = self._whole.seconds(load_of(chunks)) if chunks else 0.0
+        return prompts + (self.seconds(load_of(rest)) if rest else 0.0)
+
+
+@dataclass(frozen=True)
+class Unmixed(Setup):
+    def cost(self) -> Cost:
+        return InTurn(self)
+
+
+def unmixed(setup: Setup) -> Setup:
+    return Unmixed(**{each.name: getattr(setup, each.name) for each in fields(setup)})
 
 
 def is_sustained(setup: Setup, requests: Sequence[Job], limit: float = LIMIT) -> bool:
