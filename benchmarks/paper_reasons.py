@@ -165,7 +165,7 @@ def examples(sharegpt: Path | None) -> None:
             "both": (chunks, some(prefix), LIMIT),
             "nothing for each sequence": (on(row_seconds=0.0), some(prefix), LIMIT),
         }
-        compare(LLAMA_13B, lines, ("oracle",), (2.0, 80.0))
+        compare(LLAMA_13B, lines, ("oracle",), (2.0, 80.0), GRAIN["alpaca"])
 
 
 def chats(sharegpt: Path | None) -> None:

@@ -64,6 +64,8 @@ def watermark(file: Path | None = None) -> None:
     marks = {f"{100 * mark:g} %": (mark, mark) for mark in KNOWN} | {"4 and 8 %": (0.04, 0.08)}
     for slots in (SLOTS, SLOTS // 2, SLOTS // 4):
         for title, (low, high) in marks.items():
+            if slots < SLOTS and title not in ("0 %", "2 %", "4 and 8 %"):
+                continue
             settings = SchedulerConfig(
                 max_model_len=8192,
                 max_num_seqs=128,
