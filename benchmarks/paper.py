@@ -56,6 +56,7 @@ from octavo.cluster.simulation.setup import simulate
 from octavo.cluster.simulation.workload import MEANS
 
 compared = [OPT_13B, OPT_66B, OPT_175B]
+replayed = list(MEANS)
 
 
 def memory() -> None:
@@ -96,7 +97,7 @@ def rates() -> None:
     print(row(*["---"] * 9))
     text = {"max": "2.7-8", "oracle": "1.7-2.7"}
     for served in compared:
-        for name in ("sharegpt", "alpaca"):
+        for name in replayed:
             jobs, grain = workload(name, served.seconds), GRAIN[name]
             low, high = BOUNDS[served.model, name]
             found: dict[str, tuple[float, float]] = {}
@@ -229,10 +230,12 @@ def main() -> None:
     parser.add_argument("--row-ms", type=float, default=ROW_MS)
     parser.add_argument("--length", type=float, default=1.0, help="times the length of all runs")
     parser.add_argument("--models", nargs="+", help="for rates, default: all")
+    parser.add_argument("--data", nargs="+", choices=list(MEANS), help="for rates, default: both")
     args = parser.parse_args()
     length["factor"] = args.length
     if args.models:
         compared[:] = [each for each in compared if each.model in args.models]
+    replayed[:] = args.data or replayed
     engine["row_seconds"] = args.row_ms / 1e3
     for name in args.parts or PARTS:
         if name not in PARTS:
