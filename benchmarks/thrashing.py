@@ -4,8 +4,8 @@
 
 The scheduler that serves under a virtual clock. Sequences that give way are computed again, as with
 `--preemption-mode recompute` or without a host tier, and find nothing of theirs in the cache unless
-said otherwise. "Again" is how many tokens were computed more than once, of those needed. A scheduler
-with "no guards" also takes back those that gave way twice before there is room for all of them, and
+said otherwise. "Again" is how many tokens were computed more than once, of those needed. With "no
+guards" the scheduler takes back those that gave way twice before there is room for all of them, and
 spares nobody who gave way often.
 """
 
