@@ -119,7 +119,8 @@ bench: install
 	$(BIN)/python benchmarks/allocation.py
 	$(BIN)/python benchmarks/failover.py
 	$(BIN)/python benchmarks/routing.py --cost
-	$(BIN)/python benchmarks/paper.py
+	$(BIN)/python benchmarks/paper.py --length 0.2
+	$(BIN)/python benchmarks/thrashing.py
 
 bench-peers: install
 	cd benchmarks && ../$(BIN)/python -m peers $(ARGS)
