@@ -65,11 +65,11 @@ def again(found: Summary, jobs: list[Job]) -> float:
     return found.computed_tokens / needed - 1
 
 
-def watermark(_: Path | None, only: list[str]) -> None:
+def watermark(_: Path | None, only: list[str], seed: int) -> None:
     """vLLM's measurement of its watermark (vllm#44594): Qwen2.5-7B on a GB200, 299,584 slots, 450
     requests of 800 to 1,200 tokens in and 4,000 to 6,000 out, 128 in flight; two thirds of what
     these need. And with half of that pool, and a quarter."""
-    source = random.Random(0)
+    source = random.Random(seed)
     jobs = at_once(
         [(source.randint(800, 1200), source.randint(4000, 6000)) for _ in range(450)],
     )
@@ -104,11 +104,11 @@ def watermark(_: Path | None, only: list[str]) -> None:
             print(row(f"{slots:,}", title, *cells, *more, theirs[1]), flush=True)
 
 
-def load(file: Path | None, _: list[str]) -> None:
+def load(file: Path | None, _: list[str], seed: int) -> None:
     """OPT-13B with the paper's 15,728 slots on an A100-40GB: 512 requests of ShareGPT's lengths,
     so many of them at once as are let in; output tokens a second, what was computed again, and
     preemptions a request."""
-    jobs = at_once(draw_lengths(MEANS["sharegpt"], 512, 0, 2048, 1.45))
+    jobs = at_once(draw_lengths(MEANS["sharegpt"], 512, seed, 2048, 1.45))
     lines = {
         "none, no guards": (0.0, 0.0, False, False),
         "none": (0.0, 0.0, True, False),
@@ -172,9 +172,10 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="TEXT", help="watermarks of `watermark`"
     )
+    parser.add_argument("--seed", type=int, default=0, help="of the lengths")
     parser.add_argument("--save", type=Path, metavar="FILE", help="a picture of `load`")
     args = parser.parse_args()
-    parts: dict[str, Callable[[Path | None, list[str]], None]] = {
+    parts: dict[str, Callable[[Path | None, list[str], int], None]] = {
         "watermark": watermark,
         "load": load,
     }
@@ -182,7 +183,7 @@ def main() -> None:
         if name not in parts:
             parser.error(f"{name!r} is none of {', '.join(parts)}")
         print(f"\n{name}: {parts[name].__doc__}\n".replace("\n    ", "\n"))
-        parts[name](args.save, args.only)
+        parts[name](args.save, args.only, args.seed)
 
 
 if __name__ == "__main__":
