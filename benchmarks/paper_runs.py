@@ -129,7 +129,7 @@ class InTurn(Cost):
         self._whole = Cost(*given, paged=setup.paged)
         self._each = setup.grain
 
-    def compute(self, work: list[Work]) -> float:
+    def compute(self, work: list[Work], repeated: int = 0) -> float:
         grain = self._each
         chunks = [
             Work(each.row, each.start * grain, each.count * grain, each.sample)
@@ -138,7 +138,7 @@ class InTurn(Cost):
         ]
         rest = [each for each in work if each.count <= 1]
         prompts = self._whole.seconds(load_of(chunks)) if chunks else 0.0
-        return prompts + (self.seconds(load_of(rest)) if rest else 0.0)
+        return prompts + (self.seconds(load_of(rest, repeated)) if rest else 0.0)
 
 
 @dataclass(frozen=True)
