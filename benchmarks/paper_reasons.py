@@ -198,6 +198,7 @@ def examples(sharegpt: Path | None) -> None:
             "40 % of the peak arithmetic, not 60": (on(flops_share=0.4), some(prefix), LIMIT),
             "both": (chunks, some(prefix), LIMIT),
             "nothing for each sequence": (on(row_seconds=0.0), some(prefix), LIMIT),
+            "read together, a quarter": (on(repeated_read_share=0.25), some(prefix), LIMIT),
         }
         compare(LLAMA_13B, lines, ("oracle",), (2.0, 80.0), GRAIN["alpaca"])
 
