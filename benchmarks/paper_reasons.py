@@ -188,6 +188,7 @@ def examples(sharegpt: Path | None) -> None:
     def chunks(setup: Setup) -> Setup:
         return unmixed(on(flops_share=0.4)(setup))
 
+    cached = on(repeated_read_share=0.25)
     for prefix in (341, 80):
         lines = {
             f"{prefix}: nothing": (same, some(prefix), LIMIT),
@@ -198,7 +199,8 @@ def examples(sharegpt: Path | None) -> None:
             "40 % of the peak arithmetic, not 60": (on(flops_share=0.4), some(prefix), LIMIT),
             "both": (chunks, some(prefix), LIMIT),
             "nothing for each sequence": (on(row_seconds=0.0), some(prefix), LIMIT),
-            "read together, a quarter": (on(repeated_read_share=0.25), some(prefix), LIMIT),
+            "read together, a quarter": (cached, some(prefix), LIMIT),
+            "25 and 25, a quarter": (cached, some(prefix, (25.0, 25.0)), LIMIT),
         }
         compare(LLAMA_13B, lines, ("oracle",), (2.0, 80.0), GRAIN["alpaca"])
 
