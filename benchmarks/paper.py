@@ -20,7 +20,7 @@ slots for 13.62 requests). Not as in the paper: Orca keeps each sequence in one 
 have a pool that is smaller by as much.
 
 paper_runs.py has the servers and the search for the highest rate that is sustained; several tokens
-are simulated as one there.
+are simulated as one there. paper_reasons.py tries what may explain rows that are off.
 """
 
 from __future__ import annotations
