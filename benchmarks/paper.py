@@ -53,10 +53,10 @@ from paper_runs import (
 
 from octavo.cluster.simulation.models import NAMED, ModelSizes
 from octavo.cluster.simulation.setup import simulate
-from octavo.cluster.simulation.workload import MEANS
+from octavo.cluster.traces.lengths import PAPER_MEANS
 
 compared = [OPT_13B, OPT_66B, OPT_175B]
-replayed = list(MEANS)
+replayed = list(PAPER_MEANS)
 
 
 def memory() -> None:
@@ -164,7 +164,7 @@ def prefix() -> None:
 def chat() -> None:
     """Figure 17: the last 1,024 tokens of a conversation, up to 1,024 in answer. Nothing is kept
     between turns. Prompts are taken to be 1,024 long, answers as ShareGPT's."""
-    lengths = [(1024, min(1024, answer)) for _, answer in drawn_lengths(MEANS["sharegpt"])]
+    lengths = [(1024, min(1024, answer)) for _, answer in drawn_lengths(PAPER_MEANS["sharegpt"])]
     jobs = repeated(lengths, SECONDS["sharegpt"])
     print(row("allocation", "sustained, requests/s", "paged / this", "paper"))
     print(row(*["---"] * 4))
@@ -230,7 +230,9 @@ def main() -> None:
     parser.add_argument("--row-ms", type=float, default=ROW_MS)
     parser.add_argument("--length", type=float, default=1.0, help="times the length of all runs")
     parser.add_argument("--models", nargs="+", help="for rates, default: all")
-    parser.add_argument("--data", nargs="+", choices=list(MEANS), help="for rates, default: both")
+    parser.add_argument(
+        "--data", nargs="+", choices=list(PAPER_MEANS), help="for rates, default: both"
+    )
     args = parser.parse_args()
     length["factor"] = args.length
     if args.models:

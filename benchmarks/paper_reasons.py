@@ -37,7 +37,7 @@ from paper_runs import (
 )
 
 from octavo.cluster.simulation.setup import Setup
-from octavo.cluster.simulation.workload import MEANS, Length
+from octavo.cluster.traces.lengths import PAPER_MEANS, Length
 
 Change = Callable[[Setup], Setup]
 only: list[str] = []
@@ -107,11 +107,11 @@ def knees(sharegpt: Path | None) -> None:
         "nothing": (same, jobs, LIMIT),
         "prompts in steps of their own": (unmixed, jobs, LIMIT),
         "0.2 s a token": (same, jobs, 0.2),
-        "an hour": (same, repeated(drawn_lengths(MEANS["sharegpt"]), 3600.0), LIMIT),
+        "an hour": (same, repeated(drawn_lengths(PAPER_MEANS["sharegpt"]), 3600.0), LIMIT),
         "half of the peak bandwidth": (on(bandwidth_share=0.5), jobs, LIMIT),
     }
     if sharegpt is not None:
-        found = stretched(lengths.sample("sharegpt", sharegpt, 4000), MEANS["sharegpt"])
+        found = stretched(lengths.sample("sharegpt", sharegpt, 4000), PAPER_MEANS["sharegpt"])
         kept = [each for each in found if sum(each) <= 2048]
         lines["lengths of a file"] = (same, repeated(kept, SECONDS["sharegpt"]), LIMIT)
     compare(
@@ -207,7 +207,7 @@ def examples(sharegpt: Path | None) -> None:
 
 def chats(sharegpt: Path | None) -> None:
     """Figure 17, OPT-13B: twice the rate of each of Orca's. `max` holds 2,048 slots for each."""
-    answers = [min(1024, answer) for _, answer in drawn_lengths(MEANS["sharegpt"])]
+    answers = [min(1024, answer) for _, answer in drawn_lengths(PAPER_MEANS["sharegpt"])]
 
     def some(prompt: int, seconds: float = SECONDS["sharegpt"]) -> Jobs:
         return repeated([(prompt, answer) for answer in answers], seconds)

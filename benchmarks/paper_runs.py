@@ -22,13 +22,13 @@ from octavo.cluster.simulation.models import NAMED
 from octavo.cluster.simulation.record import Record, Summary
 from octavo.cluster.simulation.setup import Setup, simulate
 from octavo.cluster.simulation.workload import (
-    MEANS,
     Job,
     Length,
     draw_arrivals,
     draw_lengths,
     make_jobs,
 )
+from octavo.cluster.traces.lengths import PAPER_MEANS
 from octavo.scheduler.config import SchedulerConfig
 from octavo.scheduler.plan import Work
 
@@ -111,7 +111,7 @@ def repeated(drawn: Sequence[Length], seconds: float, prefix: int = 0, copies: i
 
 def workload(name: str, longest: float = 1800.0, copies: int = 1) -> Jobs:
     """A data set's lengths, for as long as its runs are, but not longer than that."""
-    return repeated(drawn_lengths(MEANS[name]), min(longest, SECONDS[name]), copies=copies)
+    return repeated(drawn_lengths(PAPER_MEANS[name]), min(longest, SECONDS[name]), copies=copies)
 
 
 def without_fragments(setup: Setup) -> Setup:

@@ -25,13 +25,13 @@ from octavo.cluster.simulation.models import NAMED, ModelSizes
 from octavo.cluster.simulation.record import Summary
 from octavo.cluster.simulation.setup import Setup, simulate
 from octavo.cluster.simulation.workload import (
-    MEANS,
     Job,
     Length,
     draw_arrivals,
     draw_lengths,
     make_jobs,
 )
+from octavo.cluster.traces.lengths import PAPER_MEANS
 from octavo.scheduler import preemption, scheduler
 from octavo.scheduler.config import SchedulerConfig
 
@@ -108,7 +108,7 @@ def load(file: Path | None, _: list[str], seed: int) -> None:
     """OPT-13B with the paper's 15,728 slots on an A100-40GB: 512 requests of ShareGPT's lengths,
     so many of them at once as are let in; output tokens a second, what was computed again, and
     preemptions a request."""
-    jobs = at_once(draw_lengths(MEANS["sharegpt"], 512, seed, 2048, 1.45))
+    jobs = at_once(draw_lengths(PAPER_MEANS["sharegpt"], 512, seed, 2048, 1.45))
     lines = {
         "none, no guards": (0.0, 0.0, False, False),
         "none": (0.0, 0.0, True, False),
