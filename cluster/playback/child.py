@@ -64,7 +64,7 @@ async def _run(what: str, *arguments: str, given: bytes = b"") -> bytes:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()  # closes its pipes
     if process.returncode == 1:
         raise InvalidRequest(what, said.decode(errors="replace").strip())
     if process.returncode:
