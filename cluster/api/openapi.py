@@ -59,6 +59,7 @@ _ANSWERS: dict[str, type] = {
     "/debug/overview": OverviewAnswer,
     "/reset_prefix_cache": ResetAnswer,
 }
+_BYTES = ("/debug/look", "/debug/simulation", "/debug/journal", "/debug/journal/sent")
 _STREAMED: dict[str, type] = {
     "/v1/completions": CompletionAnswer,
     "/v1/chat/completions": ChatChunk,
@@ -97,7 +98,7 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
                 content["text/event-stream"] = _events(of[_STREAMED[path]], of[ErrorAnswer])
             if path == "/metrics":
                 content["text/plain"] = {"schema": {"type": "string"}}
-            if path in ("/debug/look", "/debug/simulation"):
+            if path in _BYTES:
                 content["application/octet-stream"] = {"schema": {"type": "string"}}
             if content:
                 operation["responses"]["200"]["content"] = content
@@ -106,6 +107,11 @@ def _completed(description: dict[str, Any], asks_for_key: bool) -> dict[str, Any
                 "description": "What went wrong",
                 "content": {"application/json": {"schema": of[ErrorAnswer]}},
             }
+            if path == "/debug/journal/sent":
+                operation["requestBody"] = {
+                    "required": True,
+                    "content": {"application/octet-stream": {"schema": {"type": "string"}}},
+                }
             if path in _BODIES:
                 operation["requestBody"] = {
                     "required": True,
