@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, TimeoutError, sync_playwright
 from top_picture import REQUESTS, ask
 
 WARM_SECONDS = 20
-PATIENCE_MS = 120_000  # of a page, on a machine that is busy
+PATIENCE_MS = 60_000  # of a page, on a machine that is busy
+BRIEF_MS, TRIES = 2_000, 40  # of a request that runs
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 1300}
 NEEDED = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")  # of a PNG; nothing else is kept
 
@@ -73,13 +74,17 @@ def live(page: Page) -> None:
     """A request that shares its prefix, and one of its tokens."""
     page.wait_for_timeout(12_000)  # so that the figures have a course, and ranks their means
     rows = page.locator("#requests tbody tr")
-    for place in range(rows.count()):
-        rows.nth(place).locator("button").click()
-        page.wait_for_timeout(600)
-        if "×" in page.locator("#leaves .leaf").nth(1).inner_text():
-            break
-    page.locator('.cell[data-position="20"]').click()
-    page.wait_for_timeout(800)
+    for turn in range(TRIES):
+        try:  # any of them may end meanwhile
+            rows.nth(turn % max(1, rows.count())).locator("button").click(timeout=BRIEF_MS)
+            page.wait_for_timeout(400)
+            if "×" in page.locator("#leaves .leaf").nth(1).inner_text(timeout=BRIEF_MS):
+                page.locator('.cell[data-position="20"]').click(timeout=BRIEF_MS)
+                page.wait_for_timeout(500)
+                return
+        except TimeoutError:
+            continue
+    raise RuntimeError("no request with a shared prefix was met")
 
 
 def play(page: Page, source: str, moment: float) -> None:

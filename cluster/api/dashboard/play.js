@@ -141,7 +141,7 @@ export class Play {
     });
     const { frames, every } = this.films[0];
     const step = frames[frameAt(frames, now)].step;
-    const thinned = every > 1 ? `; every ${every}th step is shown` : "";
+    const thinned = every > 1 ? `; one step in ${every} is shown` : "";
     setText($("film-time"), `${now.toFixed(2)} s of ${this.end.toFixed(2)} s, step ${count(step)} of ${count(frames.at(-1).step)}${thinned}`);
     this.draw();
   }
