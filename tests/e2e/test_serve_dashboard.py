@@ -3,8 +3,8 @@ is the one that is shown, and what the router did is told of both."""
 
 from __future__ import annotations
 
-import asyncio
 import io
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,7 +56,7 @@ def uneven_now(cached: dict[str, float]) -> bool:
 
 def told(server: Server, after: float = 0.0) -> dict[str, dict[str, Any]]:
     """What the server says of each replica that is up, so many seconds from now."""
-    asyncio.run(asyncio.sleep(after))
+    time.sleep(after)
     shown = httpx.get(f"{server.url}/debug/overview", headers=KEY, timeout=30).json()
     return {each["replica"]: each for each in shown["replicas"]}
 
