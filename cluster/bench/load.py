@@ -48,10 +48,10 @@ async def send_all(
         on_answer(answer)
         return answer
 
+    watch = CacheWatch()
     async with open_session(target.verify) as session:
-        watch = CacheWatch()
-        async with watch.over(session, f"{target.base}/metrics"):
-            with _uncollected():
+        with _uncollected():
+            async with watch.over(session, f"{target.base}/metrics"):
                 computed, start = time.process_time(), time.perf_counter()
                 tasks = []
                 for body, at in zip(bodies, times, strict=True):

@@ -21,6 +21,9 @@ from octavo.scheduler.errors import InvalidRequest
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 6 * 3600.0
 FIRST_ANSWER_SECONDS = 30.0
+IDLE_SECONDS = 4.0
+"""How long an idle connection is used again: less than a server keeps it. Uvicorn's, under ours and
+vLLM's, end after 5 s, and a request sent in that moment would count as one that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Served:
 async def open_session(verify: bool) -> AsyncIterator[aiohttp.ClientSession]:
     """As many connections as there are requests in flight. Proxies of the environment are passed
     by: they would be measured too."""
-    connector = aiohttp.TCPConnector(limit=0, ssl=verify, keepalive_timeout=60)
+    connector = aiohttp.TCPConnector(limit=0, ssl=verify, keepalive_timeout=IDLE_SECONDS)
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, read_bufsize=2**20

@@ -36,7 +36,9 @@ def bench(url, capsys, tmp_path):
         said = capsys.readouterr()
         assert ended == code, said.err
         saved = tmp_path / "r.json"
-        return json.loads(saved.read_text()) if saved.exists() else {}, said.out + said.err
+        result = json.loads(saved.read_text()) if saved.exists() else {}
+        assert code or not any(result["errors"]), result["errors"]
+        return result, said.out + said.err
 
     return run
 
