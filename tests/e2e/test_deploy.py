@@ -144,14 +144,18 @@ def test_an_ingress_that_is_killed_takes_its_own_streams_and_no_others(cluster, 
     """Its clients' connections end with it. What it had asked of the replicas is given up there."""
     calls = {name: {**CALLS[name], "model": "small"} for name in ("greedy", "seeded", "samples")}
     undisturbed = dict(Asking(client, "undisturbed", calls).answers(60))
-    victim = cluster.actors(INGRESS)[0]  # found beforehand: that takes time
-    asking = Asking(client, "two ways in", calls, copies=3)
-    victim.kill()
-    survivors = asking.survivors(60)
-    for name, answer in survivors:
-        assert_same(answer, undisturbed[name], name)
-    assert 1 <= len(survivors) <= 8, "of nine streams over two ingresses"
-    wait_for(lambda: len(cluster.actors(INGRESS)) == 2, 60, "a new ingress")
+    for attempt in range(4):  # it is Serve that chooses among ingresses: all nine may go one way
+        victim = cluster.actors(INGRESS)[0]  # found beforehand: that takes time
+        asking = Asking(client, f"two ways in {attempt}", calls, copies=3)
+        victim.kill()
+        survivors = asking.survivors(60)
+        for name, answer in survivors:
+            assert_same(answer, undisturbed[name], name)
+        wait_for(lambda: len(cluster.actors(INGRESS)) == 2, 60, "a new ingress")
+        if 1 <= len(survivors) <= 8:
+            break
+    else:
+        pytest.fail("each time all of nine streams over two ingresses had the same fate")
     wait_for(
         lambda: list(gauge(url, RUNNING, "small").values()) == [0.0, 0.0],
         3 * LEASE_SECONDS,
