@@ -68,11 +68,8 @@ async def send_all(
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
     """Without pauses of the garbage collector, which would count as the server's."""
-    gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
