@@ -10,7 +10,7 @@ from octavo.cluster.bench import target
 from octavo.cluster.bench.load import send_all
 from octavo.cluster.bench.target import Target
 
-KEPT = 0.3  # seconds that the server below keeps an idle connection
+KEPT = 1.0  # seconds that the server below keeps an idle connection
 EVENT = json.dumps({"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
 BODY = f"data: {EVENT}\n\ndata: [DONE]\n\n".encode()
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
@@ -20,13 +20,14 @@ MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 async def speak(reader, writer):
     """Ends a connection that was idle for too long at the worst moment: as a request comes."""
     clock = asyncio.get_running_loop().time
-    answered = clock()
+    answered = None
     with contextlib.suppress(asyncio.IncompleteReadError):
-        while clock() - answered < KEPT:
+        while True:
             head = await reader.readuntil(b"\r\n\r\n")
-            if clock() - answered < KEPT:
-                writer.write(MISSING if head.startswith(b"GET") else ANSWER)
-                answered = clock()
+            if answered is not None and clock() - answered > KEPT:
+                break
+            writer.write(MISSING if head.startswith(b"GET") else ANSWER)
+            answered = clock()
     writer.close()
 
 
