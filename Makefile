@@ -74,7 +74,8 @@ serve: install
 	@exec $(BIN)/octavo serve $(ARGS)
 
 test: lint
-	$(BIN)/pytest --numprocesses=2 --dist=loadscope --no-loadscope-reorder --durations=10 $(ARGS)
+	@$(BIN)/pytest --cache-clear --numprocesses=2 --dist=loadscope --no-loadscope-reorder --durations=10 $(ARGS) \
+		|| { [ $$? -eq 1 ] && $(BIN)/python -m tests.again; }
 
 test-ray-up: install
 	$(BIN)/pytest -s tests/ray_up/by_hand.py $(ARGS)

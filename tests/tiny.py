@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 VOCABULARY = 512
 CONTEXT = 512
+LONG_CONTEXT = 4096
 END, START, STOP = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
     "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
@@ -37,6 +38,7 @@ LLAMA3_SCALING = {
 # model type, and what differs from its defaults
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
+    "llama-long": ("llama", {"max_position_embeddings": LONG_CONTEXT}),
     "llama-bias": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama3": ("llama", {"rope_parameters": LLAMA3_SCALING}),
     "linear": (
@@ -71,14 +73,13 @@ def make_tiny(
         num_hidden_layers=2,
         num_attention_heads=8,
         num_key_value_heads=kv_heads,
-        max_position_embeddings=CONTEXT,
         tie_word_embeddings=tie,
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
         initializer_range=0.2,  # the usual 0.02 leaves the logits flat: rounding picks the winner
         **({} if model_type == "qwen2" else {"head_dim": 16}),
-        **changes,
+        **{"max_position_embeddings": CONTEXT, **changes},
     )
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]

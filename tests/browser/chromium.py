@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from decimal import ROUND_HALF_UP, Decimal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -44,6 +45,13 @@ def watch(page: Page, url: str, faults: list[str]) -> None:
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("request", lambda each: _note(not each.url.startswith(url), each.url, faults))
     page.on("console", lambda said: _note(said.type in ("error", "warning"), said.text, faults))
+
+
+def percent(part: int, whole: int) -> str:
+    """As the pages write a share that is neither nothing nor all: a half is rounded up there, where
+    Python would make an even digit of it."""
+    share = Decimal(100 * part / whole).quantize(Decimal("0.1"), ROUND_HALF_UP)
+    return f"{share} %"
 
 
 def _note(wrong: bool, words: str, faults: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.chromium import percent
 from tests.browser.stage import Stage
 
 PIXELS = """total => {
@@ -235,8 +236,8 @@ def test_figures(page: Page, stage: Stage) -> None:
     overview = stage.http.get("/debug/overview", headers={"Authorization": "Bearer admin"})
     (replica,) = overview.json()["replicas"]
     expect(page.locator('[data-figure="running"] b')).to_have_text("3")
-    share = 100 * replica["blocks_used"] / replica["blocks"]
-    expect(page.locator('[data-figure="cache-in-use"] b')).to_have_text(f"{share:.1f} %")
+    share = percent(replica["blocks_used"], replica["blocks"])
+    expect(page.locator('[data-figure="cache-in-use"] b')).to_have_text(share)
     made = page.locator('[data-figure="generated"] span').last
     expect(made).to_have_text(f"{replica['generation_tokens']:,} tokens in all")
     row = page.locator("#replicas tbody tr td")
@@ -245,6 +246,6 @@ def test_figures(page: Page, stage: Stage) -> None:
         "serves",
         "3",
         "0",
-        f"{share:.1f} %",
+        share,
     ]
     expect(page.locator("#steps-words")).to_contain_text("median of")

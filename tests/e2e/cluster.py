@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import httpx
 import psutil  # type: ignore[import-untyped]
 
 from tests.e2e.processes import actors_among
@@ -71,6 +72,14 @@ class Cluster:
     def actors(self, kind: str) -> list[psutil.Process]:
         """Processes of Ray actors whose title begins like this."""
         return actors_among(self.family(), kind)
+
+    def running(self, application: str, deployment: str) -> int:
+        """How many replicas of a deployment Serve sends requests to."""
+        answer = httpx.get(
+            f"{self.dashboard}/api/serve/applications/", headers=self.headers, timeout=30
+        )
+        replicas = answer.json()["applications"][application]["deployments"][deployment]["replicas"]
+        return sum(replica["state"] == "RUNNING" for replica in replicas)
 
     def octavo(self, *arguments: str, token: bool = True) -> subprocess.CompletedProcess[str]:
         """`octavo …`, run to its end."""

@@ -19,7 +19,7 @@ from octavo.cluster.cli.flags import parse
 from octavo.cluster.cli.top import top
 from octavo.cluster.playback import recorded
 from octavo.cluster.playback.recorded import Part
-from tests.browser.chromium import watch
+from tests.browser.chromium import percent, watch
 from tests.e2e.answers import MODEL
 from tests.e2e.server import BACK_SECONDS, Server, healthy, read_gauge, scrape, wait_for
 
@@ -140,7 +140,7 @@ def test_where_requests_were_routed_and_why(page: Page, uneven: dict[str, Any]) 
         for reason, words in REASONS.items():
             assert (f"{words} {routed.get(reason, 0):,}" in said) == (reason in routed)
         made, asked = replica["prefix_cache_hits"], replica["prefix_cache_queries"]
-        assert row.nth(6).inner_text() == (f"{100 * made / asked:.1f} %" if made else "0 %")
+        assert row.nth(6).inner_text() == (percent(made, asked) if made else "0 %")
 
 
 def test_the_journal_of_the_replica_that_is_chosen(
