@@ -1,8 +1,7 @@
 """What a heartbeat thread reads while the main thread computes: how far a rank is, what steps took.
 
-Every rank counts the same events of a step (one a layer, or one where a tape of kernel calls is
-played), so of a group that is stuck the rank with the lowest count is the one that the others wait
-for.
+Every rank counts the same events of a step (one a layer, or one where all of them are on one tape),
+so of a group that is stuck the rank with the lowest count is the one that the others wait for.
 """
 
 from __future__ import annotations

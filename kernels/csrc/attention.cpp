@@ -16,6 +16,7 @@
 #include "softmax.h"
 #include "team.h"
 #include "tile.h"
+#include "turns.h"
 
 namespace octavo {
 namespace {
@@ -68,25 +69,24 @@ struct Attention {
             }
     }
 
-    // Dimensions d to d + W of a row of sums, in order.
-    vf dimensions(const Item& item, const float* sums, int64_t d) const {
-        if (!tiled) return load(sums + d);
-        return has_few(item) ? merged_dimensions(sums, d) : zipped_dimensions(sums, d);
+    // result = sums * share, with its dimensions in order.
+    void write_row(const float* sums, const Places* places, float share, T* to) const {
+        int64_t d = 0;
+        for (; d + W <= dim; d += W)
+            store(to + d, (places ? places->dimensions(sums, d) : load(sums + d)) * splat(share));
+        for (; d < dim; d++) to[d] = from_float<T>(sums[d] * share);
     }
 
     void write_output(const Item& item, const State& state) const {
-        int64_t token = batch.qo_indptr[item.row] + item.query;
-        for (int64_t r = 0; r < rows_of(item); r++) {
-            int64_t head = item.head + r / (item.queries * group);
-            int64_t q = r / group % item.queries;
-            T* to = out.at<T>(token + q) + (head * group + r % group) * dim;
-            const float* sums = state.sums + r * width;
-            const vf share = splat(1.0f / state.weights[r]);
-            int64_t d = 0;
-            for (; d + W <= dim; d += W)
-                store(to + d, dimensions(item, sums, d) * share);
-            for (; d < dim; d++) to[d] = from_float<T>(sums[d] * share[0]);
-        }
+        const Places* places = !tiled ? nullptr : has_few(item) ? &MERGED : &ZIPPED;
+        const int64_t token = batch.qo_indptr[item.row] + item.query;
+        int64_t r = 0;
+        for (int64_t head = item.head; head < item.head + item.heads; head++)
+            for (int64_t q = 0; q < item.queries; q++) {
+                T* to = out.at<T>(token + q) + head * group * dim;
+                for (int64_t g = 0; g < group; g++, r++)
+                    write_row(state.sums + r * width, places, 1.0f / state.weights[r], to + g * dim);
+            }
     }
 
     // scores = queries @ keys, of which the first `count` exist.
@@ -159,67 +159,50 @@ struct Attention {
                 width, true);
     }
 
-    // Rows of an item to multiply where there are `rows`: whole tiles, if the item has one head,
-    // since tiles of several shapes take longer. What they make of the rows behind is never read.
-    static int64_t in_tiles(const Item& item, int64_t rows) {
-        return item.heads == 1 && rows > 16 ? divide_up(rows, 16) * 16 : rows;
+    // GROUP_ROWS rows of an item's head `h` from row `r` on, or as many as there are. Where the item
+    // has one head, whole tiles are multiplied, since tiles of several shapes take longer.
+    Group<F> group_at(const Item& item, int64_t h, int64_t r, int64_t begin, const Buffers& buffers,
+                      const State& state) const {
+        Group<F> some;
+        const int64_t rows = item.queries * group, first = h * rows + r;
+        const int64_t start = origin_of(batch, item.row) + item.query;
+        some.count = std::clamp<int64_t>(rows - r, 0, GROUP_ROWS);
+        some.multiplied = item.heads == 1 && rows > GROUP_ROWS ? GROUP_ROWS : some.count;
+        some.queries = buffers.queries + first * depth;
+        some.state = {state.sums + first * width, state.tops + first, nullptr};
+        some.weights = buffers.weights + first;
+        for (int64_t i = 0; i < some.count; i++)
+            some.seen[i] = start + (r + i) / group + 1 - begin;
+        return some;
     }
 
-    // What a tile of `count` keys and packed values adds to TILE_ROWS or fewer `rows` of a head,
-    // by tiles, which multiply `whole` rows. Row r sees `seen[r]` of the keys. Keys past `count`
-    // have weights of 0 and repeat a value before them.
-    void attend_rows(const CachedKeys<T>& keys, const F* values, int64_t count, const int64_t* seen,
-                     const F* queries, int64_t rows, int64_t whole, const Buffers& buffers,
-                     vf* weights, const State& state, Tiles& tiles) const {
-        if constexpr (PAIRED<F>) {
-            for (int64_t v = 0; v < divide_up(count, W); v += 2)
-                tiles.product(queries, depth * 4, whole, depth / 16, KeyTiles{keys, v},
-                              buffers.scores + v * W, TILE * 4, false);
-            for (int64_t r = 0; r < rows; r++) {
-                for (int64_t d = 0; d < dim; d += W) prefetch(values + r * dim + d);
-                softmax<F>(buffers.scores + r * TILE, scale, seen[r], window, state.tops[r],
-                           weights[r], state.sums + r * width, width, buffers.shares + r * TILE / 2);
-            }
-            for (int64_t d = 0; d < dim; d += 2 * W)
-                tiles.product(buffers.shares, TILE * 2, whole, divide_up(count, TILE_INPUTS),
-                              ValueTiles{values + d, dim}, state.sums + d, width * 4, true);
-        }
-    }
-
-    // As `attend_split`, by tiles: TILE_ROWS rows see all of the split before the next ones do, so
-    // that what they write to stays in the first cache.
+    // As `attend_split`, by tiles. A pair of groups sees all of the split before the next pair does,
+    // so that what they write to stays in the first cache.
     void attend_tiled(const Item& item, int64_t begin, int64_t end, const Buffers& buffers,
                       const State& state, Tiles& tiles) const {
         if constexpr (PAIRED<F>) {
-            const int64_t rows = item.queries * group, size = TILE / 2 * dim;
             const int64_t start = origin_of(batch, item.row) + item.query;
-            const int64_t count = divide_up(end - begin, TILE);
-            const int64_t unseen = std::max<int64_t>(0, first_seen(item) - begin) / TILE;
             // Queries before the split see none of it.
             const int64_t unseeing = std::max<int64_t>(0, begin - start) * group;
-            Tile<T> split[SPLIT / TILE];
+            Turns<T> turns(dim, scale, window, buffers.scores, tiles);
+            SplitTiles<T> split;
+            split.values = buffers.values;
+            split.first = std::max<int64_t>(0, first_seen(item) - begin) / TILE;
+            split.past = divide_up(end - begin, TILE);
+            split.length = end - begin;
             for (int64_t h = 0; h < item.heads; h++) {
-                for (int64_t t = 0; t < count; t++)
-                    split[t].locate(cells, table(item.row), item.head + h, begin + t * TILE, end);
-                for (int64_t t = unseen; t < count; t++) {
-                    split[t].followed_by(split[std::min(t + 1, count - 1)]);
-                    pack_values(split[t].values, TILE, dim, buffers.values + t * size);
+                for (int64_t t = 0; t < split.past; t++)
+                    split.cached[t].locate(cells, table(item.row), item.head + h, begin + t * TILE,
+                                           end);
+                for (int64_t t = split.first; t < split.past; t++) {
+                    split.cached[t].followed_by(split.cached[std::min(t + 1, split.past - 1)]);
+                    pack_values(split.cached[t].values, TILE, dim,
+                                buffers.values + t * (TILE / 2) * dim);
                 }
-                for (int64_t r = unseeing; r < rows; r += TILE_ROWS) {
-                    const int64_t some = std::min(rows - r, TILE_ROWS), first = h * rows + r;
-                    const State part{state.sums + first * width, state.tops + first, nullptr};
-                    int64_t seen[TILE_ROWS];
-                    for (int64_t i = 0; i < some; i++)
-                        seen[i] = start + (r + i) / group + 1 - begin - unseen * TILE;
-                    for (int64_t t = unseen; t < count && seen[some - 1] > 0; t++) {
-                        attend_rows(split[t].keys, buffers.values + t * size,
-                                    std::min<int64_t>(TILE, end - begin - t * TILE), seen,
-                                    buffers.queries + first * depth, some,
-                                    std::min(in_tiles(item, rows - r), TILE_ROWS), buffers,
-                                    buffers.weights + first, part, tiles);
-                        for (int64_t i = 0; i < some; i++) seen[i] -= TILE;
-                    }
-                }
+                for (int64_t r = unseeing; r < item.queries * group; r += 2 * GROUP_ROWS)
+                    turns.attend({group_at(item, h, r, begin, buffers, state),
+                                  group_at(item, h, r + GROUP_ROWS, begin, buffers, state)},
+                                 split);
             }
         }
     }

@@ -25,11 +25,10 @@ struct Scratch {
 template <class F>
 struct Buffers {
     F* queries;     // [rows, depth]
-    float* scores;  // [rows of a head, TILE]
+    float* scores;  // [rows of a head, TILE], or of two groups of them: see turns.h
     vf* weights;    // [rows]
     F* keys;        // [depth, TILE]
     F* values;      // [TILE / NUMBERS, width], of each of a split's tiles where there are tiles
-    F* shares;      // [TILE_ROWS, TILE / NUMBERS]: weights of a tile
     float* first;   // two states
     float* second;
 
@@ -37,7 +36,7 @@ struct Buffers {
         const int64_t state = State::size(rows, width), more = rows + SPARE_ROWS;
         const int64_t packed = (HAS_TILES ? SPLIT : TILE) / NUMBERS<F>;
         const int64_t sizes[] = {more * depth, more * TILE, rows * W, depth * TILE, packed * width,
-                                 state,        state,       TILE_ROWS * TILE / NUMBERS<F>};
+                                 state,        state};
         int64_t total = 0;
         for (int64_t size : sizes) total += divide_up(size, 16) * 16;
         float* memory = scratch.floats(total);
@@ -53,7 +52,6 @@ struct Buffers {
         values = reinterpret_cast<F*>(take(sizes[4]));
         first = take(state);
         second = take(state);
-        shares = reinterpret_cast<F*>(take(sizes[7]));
     }
 };
 

@@ -18,28 +18,36 @@ bool fit_tiles(const Cells<T>& cells) {
            cells.block_size % W == 0 && tiles_work();
 }
 
-// Two vectors of keys, from vector `first` on.
+// Two vectors of keys, from vector `first` on. `meanwhile` is called once a step.
+template <class Chore>
 struct KeyTiles {
     const CachedKeys<bf16>& keys;
     const int64_t first;
+    Chore& meanwhile;
     const int64_t stride = keys.block_size * 4;
 
     const char* at(int64_t k, int half) const {
         return reinterpret_cast<const char*>(keys.vectors[first + half]) + k * 16 * stride;
     }
-    void ahead(int64_t, int) const {}
+    ALWAYS_INLINE void ahead(int64_t, int quarter) const {
+        if (quarter == 1) meanwhile();
+    }
 };
 
 // Two vectors of dimensions of packed values.
+template <class Chore>
 struct ValueTiles {
     const Pair* values;
     const int64_t dim;
+    Chore& meanwhile;
     const int64_t stride = dim * int64_t(sizeof(Pair));
 
     const char* at(int64_t k, int half) const {
         return reinterpret_cast<const char*>(values + k * 16 * dim + half * W);
     }
-    void ahead(int64_t, int) const {}
+    ALWAYS_INLINE void ahead(int64_t, int quarter) const {
+        if (quarter == 1) meanwhile();
+    }
 };
 
 // Packs the first `keys` values, which is even, and asks for all of the tile that follows.
@@ -64,30 +72,32 @@ inline void pack_values(const CachedValues<bf16>& cached, int64_t keys, int64_t 
 #endif
 }
 
-// W lanes of two vectors that make up TILE_INPUTS dimensions, by place: those of `high` from W on.
-inline vf pick(const float* lows, vi place) {
-    const vf low = load(lows), high = load(lows + W);
+// Where W of TILE_INPUTS dimensions lie, the first or the second half of them.
+struct Places {
+    alignas(64) int32_t lanes[2][W] = {};
+
+    template <class Place>
+    constexpr explicit Places(Place place) {
+        for (int i = 0; i < 2 * W; i++) lanes[i / W][i % W] = place(i);
+    }
+
+    // Dimensions d to d + W of a row of sums, in order.
+    vf dimensions(const float* row, int64_t d) const {
+        const float* from = row + d / TILE_INPUTS * TILE_INPUTS;
+        const int32_t* half = lanes[d % TILE_INPUTS != 0];
 #if defined(__AVX512F__)
-    return as<vf>(_mm512_permutex2var_ps(as<__m512>(low), as<__m512i>(place), as<__m512>(high)));
+        return as<vf>(_mm512_permutex2var_ps(as<__m512>(load(from)), load_raw<__m512i>(half),
+                                             as<__m512>(load(from + W))));
 #else
-    return place[0] ? high : low;  // never asked: there are no tiles
+        return splat(from[half[0]]);  // never asked: there are no tiles
 #endif
-}
+    }
+};
 
-// Dimensions d to d + W of a row of sums, in order, as packed values leave them.
-inline vf zipped_dimensions(const float* row, int64_t d) {
-    const int half = int(d % TILE_INPUTS != 0) * W / 2;
-    vi place;
-    for (int i = 0; i < W; i++) place[i] = i % 4 + i / 8 * 4 + i / 4 % 2 * W + half;
-    return pick(row + d / TILE_INPUTS * TILE_INPUTS, place);
-}
+// As packed values leave them.
+inline constexpr Places ZIPPED([](int i) { return i % 4 + i / 8 * 4 + i / 4 % 2 * W; });
 
-// The same where even dimensions lie before odd ones.
-inline vf merged_dimensions(const float* row, int64_t d) {
-    const int half = int(d % TILE_INPUTS != 0) * W / 2;
-    vi place;
-    for (int i = 0; i < W; i++) place[i] = i / 2 + i % 2 * W + half;
-    return pick(row + d / TILE_INPUTS * TILE_INPUTS, place);
-}
+// Even ones before odd ones.
+inline constexpr Places MERGED([](int i) { return i / 2 + i % 2 * W; });
 
 }  // namespace octavo

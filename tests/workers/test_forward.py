@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from octavo.kernels.reference import ReferenceKernels
+from octavo.kernels.select import select
 from octavo.scheduler.mirror import Row
 from octavo.scheduler.plan import Work
 from octavo.scheduler.sampling import SamplingParams
@@ -15,6 +16,7 @@ from octavo.workers.batch import Batcher
 from octavo.workers.cache import Layout
 from octavo.workers.loader import Checkpoint
 from octavo.workers.model_config import ModelConfig
+from octavo.workers.models import llama
 from octavo.workers.models.llama import Llama
 from octavo.workers.models.weights import load_weights
 from octavo.workers.parallel import ALONE, Shard
@@ -84,3 +86,34 @@ def test_logits_of_a_ragged_batch_equal_transformers(tiny_model, family, kv_head
     assert (torch.cat((first[:101], second)) - expected).abs().max() < TOLERANCE
     assert (first[101:] - expected_logits(directory, short)).abs().max() < TOLERANCE
     assert len(ticks) == 2 * config.num_layers
+
+
+@pytest.mark.parametrize("most", [1, 256])
+@pytest.mark.parametrize(("kernels", "played"), [("native", 1), ("reference", 2)])
+def test_passes_from_tapes_are_the_same(tiny_model, monkeypatch, kernels, played, most):
+    """Ticks come once where few tokens are played from one tape, else after each of two layers."""
+    monkeypatch.setattr(llama, "MOST_TAPED", most)
+    directory = tiny_model()
+    config, chosen = ModelConfig.from_directory(directory), select(CPU, kernels)
+    shard = Shard.of(config, 0, 1)
+    with Checkpoint(directory) as checkpoint:
+        weights = load_weights(config, shard, checkpoint, torch.bfloat16, CPU, chosen)
+    model = Llama(config, shard, weights, chosen, ALONE, CONTEXT)
+    cache = Layout.of(config, shard, 16, torch.bfloat16).allocate(64, CPU)
+    ticks = []
+
+    def compute(length):
+        rows = {0: Row(prompt(length), length, list(range(1, 40)), 0, SamplingParams())}
+        step = Batcher(16, CPU).build([Work(0, 0, length, False)], rows)
+        chosen.begin_step(step.batch)
+        ticks.clear()
+        tick = functools.partial(ticks.append, None)
+        return model.forward(step.ids, step.positions, cache, step.batch, tick).clone()
+
+    with torch.inference_mode():
+        few, many = compute(40), compute(300)
+        for _ in range(2):
+            assert torch.equal(compute(40), few)
+            assert len(ticks) == (played if most > 1 else 2)
+            assert torch.equal(compute(300), many)
+            assert len(ticks) == 2

@@ -7,6 +7,7 @@ whose, through the batch's index arrays. Arithmetic is left to the kernels and t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,9 @@ from octavo.workers.models.rotary import rotary_table
 from octavo.workers.models.weights import Layer, Linear, Weights
 from octavo.workers.parallel import Group, Shard
 
-TAPED_TOKENS = 128  # passes of at most so many are recorded and played: Python takes long for them
+TAPED_TOKENS = 512  # passes of at most so many are recorded and played: Python takes long for them
+ONE_TAPE_TOKENS = 128  # so many take no time worth a tick between layers
+MOST_TAPED = 256  # numbers of tokens whose tapes are kept
 
 
 class Llama:
@@ -53,7 +56,7 @@ class Llama:
             intermediate=len(shard.intermediate),
         )
         self._few = Buffers.make(TAPED_TOKENS, self._widths, weights.norm)
-        self._tapes: dict[tuple[int, ...], Tape] = {}
+        self._tapes: dict[tuple[int, ...], list[Tape]] = {}
         self._logits = weights.norm.new_empty(0, weights.head.outputs)
         # Each layer ends by adding its output and norming for whatever follows it.
         self._next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.norm]
@@ -71,8 +74,8 @@ class Llama:
         valid until the next pass.
 
         Writes the tokens' keys and values into `cache`, the worker's whole tensor, and calls `tick`
-        after each layer, or once where a tape is played. Two all-reduces a layer, and one for the
-        embedding. `segments` have adapters; a pass with any is played from no tape.
+        after each layer, or once where all are played from one tape. Two all-reduces a layer, and
+        one for the embedding. `segments` have adapters; a pass with any is played from no tape.
         """
         tokens = len(ids)
         few = tokens <= TAPED_TOKENS and self.group.size == 1
@@ -83,48 +86,66 @@ class Llama:
         )
         self._embed(ids, buffers.residual)
         buffers.positions.copy_(positions)
+        layers = cache.unbind(1)
         if few and not segments:
-            self._play_layers(buffers, cache, batch, tick)
+            self._play_layers(buffers, layers, batch, tick)
         else:
-            self._layers(buffers, cache, batch, tick, segments)
+            self._layers(buffers, layers, batch, tick, range(len(layers)), segments)
         return buffers.normed
 
     def _play_layers(
-        self, buffers: Buffers, cache: Tensor, batch: Batch, tick: Callable[[], None]
+        self, buffers: Buffers, cache: Sequence[Tensor], batch: Batch, tick: Callable[[], None]
     ) -> None:
-        """As `_layers`; the second time for a number of tokens, from tape, with one tick."""
-        key = len(buffers.residual), cache.data_ptr(), torch.get_num_threads()
-        tape = self._tapes.get(key)
-        if tape is not None:
-            tape.play(batch, cache[:, 0])
-            tick()
-            return
-        tape = self.kernels.record(lambda: self._layers(buffers, cache, batch, tick))
-        if tape is not None:
-            self._tapes[key] = tape
+        """All layers; the second time for a number of tokens, from tapes."""
+        key = len(buffers.residual), cache[0].data_ptr(), torch.get_num_threads()
+        if key not in self._tapes:
+            if len(self._tapes) == MOST_TAPED:
+                del self._tapes[next(iter(self._tapes))]
+            self._tapes[key] = self._record_layers(buffers, cache, batch, tick)
+        elif tapes := self._tapes[key]:
+            for tape in tapes:
+                tape.play(batch, cache[0])
+                tick()
+        else:
+            self._layers(buffers, cache, batch, tick, range(len(cache)))
+
+    def _record_layers(
+        self, buffers: Buffers, cache: Sequence[Tensor], batch: Batch, tick: Callable[[], None]
+    ) -> list[Tape]:
+        """All layers. Gives their tapes, none where the kernels make none."""
+        count = len(cache)
+        at_once = count if len(buffers.residual) <= ONE_TAPE_TOKENS else 1
+        tapes = []
+        for first in range(0, count, at_once):
+            part = range(first, first + at_once)
+            tape = self.kernels.record(partial(self._layers, buffers, cache, batch, tick, part))
+            if tape is not None:
+                tapes.append(tape)
+        return tapes if len(tapes) * at_once == count else []
 
     def _layers(
         self,
         buffers: Buffers,
-        cache: Tensor,
+        cache: Sequence[Tensor],
         batch: Batch,
         tick: Callable[[], None],
+        part: range,
         segments: Sequence[Segment] = (),
     ) -> None:
-        """From `buffers.residual`, the embedded tokens, to `buffers.normed`."""
+        """Some of them. All go from `buffers.residual`, embedded tokens, to `buffers.normed`."""
         weights, eps = self.weights, self.model.rms_norm_eps
         kernels, group = self.kernels, self.group
         residual, normed, delta = buffers.residual, buffers.normed, buffers.delta
-        kernels.rms_norm(residual, weights.layers[0].input_norm, eps, normed)
-        for index, (layer, layer_cache, next_norm) in enumerate(
-            zip(weights.layers, cache.unbind(1), self._next_norms, strict=True)
-        ):
-            self._attend(layer, buffers, layer_cache, batch, segments, index)
+        if part.start == 0:
+            kernels.rms_norm(residual, weights.layers[0].input_norm, eps, normed)
+        for index in part:
+            layer = weights.layers[index]
+            self._attend(layer, buffers, cache[index], batch, segments, index)
             group.all_reduce(delta)
             kernels.add_rms_norm(delta, residual, layer.post_norm, eps, normed)
             self._feed_forward(layer, buffers, segments, index)
             group.all_reduce(delta)
-            kernels.add_rms_norm(delta, residual, next_norm, eps, normed)
+            kernels.add_rms_norm(delta, residual, self._next_norms[index], eps, normed)
             tick()
 
     def logits(self, hidden: Tensor) -> Tensor | None:
