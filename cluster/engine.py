@@ -168,7 +168,9 @@ class Engine:
         began = max(flight.sent, self._last_step)
         now = self._last_step = self._clock()
         result = decode_result(raw)
-        self._painter.stepped(now, flight.tokens, now - began, result.compute_seconds)
+        # The result before may have been taken in late: then this one seems to come too soon.
+        took = max(now - began, result.compute_seconds)
+        self._painter.stepped(now, flight.tokens, took, result.compute_seconds)
         self._pace.observe(flight.tokens, result.compute_seconds)
         events = self._driven.update(result, now)
         self._observer.record(events, now)
