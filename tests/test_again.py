@@ -46,4 +46,4 @@ def test_many_failures_are_not_tried_again(tmp_path: Path) -> None:
     run(tmp_path, "pytest", "--cache-clear")
     second = run(tmp_path, "tests.again")
     assert second.returncode == 1
-    assert second.stdout.startswith("9 tests failed: they are not tried again")
+    assert second.stdout.startswith(f"{again.MOST + 1} tests failed: they are not tried again")

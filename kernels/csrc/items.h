@@ -13,7 +13,7 @@
 namespace octavo {
 
 constexpr int64_t SPLIT = 512;
-constexpr int64_t QUERY_ROWS = HAS_TILES ? 384 : 60;  // a multiple of TILE_ROWS or of ROWS
+constexpr int64_t QUERY_ROWS = HAS_TILES ? 384 : 60;  // a multiple of 2 * GROUP_ROWS or of ROWS
 constexpr int64_t PER_THREAD = 4;    // items that a thread should have at least
 constexpr int64_t SMALL = 200'000;   // products that one thread does sooner than two
 
