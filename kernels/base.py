@@ -157,6 +157,20 @@ class Kernels(Protocol):
         """`silu_and_mul` of what `linear` makes of `x`, the same bits, by a weight that was packed
         for it. `gate_up`, `[rows, outputs]`, is room for the product."""
 
+    def feed_forward(
+        self,
+        x: Tensor,
+        gate_up: Packed,
+        gate_up_bias: Tensor | None,
+        down: Packed,
+        down_bias: Tensor | None,
+        wide: Tensor,
+        gated: Tensor,
+        out: Tensor,
+    ) -> None:
+        """`linear` by `down` of what `gated_linear` makes of `x`, the same bits. `wide` and `gated`
+        are room for what lies between, and what is in them afterwards means nothing."""
+
     def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of each row of `[rows, width]`, contiguous within rows: the index of the first of its
         largest numbers, int64 `[rows]`, and that number, float32 `[rows]`. A NaN is above all."""

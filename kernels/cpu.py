@@ -270,14 +270,46 @@ class CpuKernels:
         self.linear(x, weight, bias, gate_up)
         self.silu_and_mul(gate_up, out)
 
-    def _multiply(
-        self, x: Tensor, weight: Packed, bias: Tensor | None, out: Tensor, results: int
+    def feed_forward(
+        self,
+        x: Tensor,
+        gate_up: Packed,
+        gate_up_bias: Tensor | None,
+        down: Packed,
+        down_bias: Tensor | None,
+        wide: Tensor,
+        gated: Tensor,
+        out: Tensor,
     ) -> None:
-        """Into `results` numbers a row."""
+        """Between its products, rows lie as the second one reads them best."""
+        if not gate_up.gated or not gated.is_contiguous() or not self._panels(down, len(x)):
+            self.gated_linear(x, gate_up, gate_up_bias, wide, gated)
+            return self.linear(gated, down, down_bias, out)
+        self._multiply(x, gate_up, gate_up_bias, gated, gate_up.outputs // 2, out_own=True)
+        self._multiply(gated, down, down_bias, out, down.outputs, x_own=True)
+
+    def _panels(self, weight: Packed, rows: int) -> int:
+        """Their address, or 0 where the product of so many rows is left to torch."""
+        if weight.panels is None:
+            return 0
+        if weight.plain is not None and rows > self._torch_above[weight.dtype]:
+            return 0
+        return weight.panels.data_ptr()
+
+    def _multiply(
+        self,
+        x: Tensor,
+        weight: Packed,
+        bias: Tensor | None,
+        out: Tensor,
+        results: int,
+        x_own: bool = False,
+        out_own: bool = False,
+    ) -> None:
+        """Into `results` numbers a row. What is `own` has its rows in an order of the library's."""
         rows = x.shape[0]
-        if weight.panels is None or (
-            weight.plain is not None and rows > self._torch_above[weight.dtype]
-        ):
+        panels = self._panels(weight, rows)
+        if not panels:
             self._left_to_torch = True
             return linear_plain(x, weight, bias, out)
         if x.shape[1] != weight.inputs or out.shape != (rows, results):
@@ -295,11 +327,13 @@ class CpuKernels:
             stride,
             rows,
             weight.inputs,
-            weight.panels.data_ptr(),
+            panels,
             weight.outputs,
             None if bias is None else as_array(bias, x.dtype),
             None if weight.scales is None else weight.scales.data_ptr(),
             weight.gated,
+            x_own,
+            out_own,
             *as_matrix(out),
             torch.get_num_threads(),
         )

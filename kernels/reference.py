@@ -109,6 +109,20 @@ class ReferenceKernels:
         self.linear(x, weight, bias, gate_up)
         self.silu_and_mul(gate_up, out)
 
+    def feed_forward(
+        self,
+        x: Tensor,
+        gate_up: Packed,
+        gate_up_bias: Tensor | None,
+        down: Packed,
+        down_bias: Tensor | None,
+        wide: Tensor,
+        gated: Tensor,
+        out: Tensor,
+    ) -> None:
+        self.gated_linear(x, gate_up, gate_up_bias, wide, gated)
+        self.linear(gated, down, down_bias, out)
+
     def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
         largest = x.max(-1).values[:, None]
         there = x.isnan() | (x == largest)

@@ -31,7 +31,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "octavo_linear": (
         None,
         [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p]
-        + [c_int, *_TOKENS, c_int],
+        + [c_int, c_int, c_int, *_TOKENS, c_int],
     ),
     "octavo_silu_and_mul": (None, [c_int, *_TOKENS, *_TOKENS, c_int64, c_int64, c_int]),
     "octavo_argmax": (None, [c_int, *_TOKENS, c_int64, c_int64, c_void_p, c_void_p, c_int]),

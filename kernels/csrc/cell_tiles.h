@@ -18,19 +18,20 @@ bool fit_tiles(const Cells<T>& cells) {
            cells.block_size % W == 0 && tiles_work();
 }
 
-// Two vectors of keys, from vector `first` on. `meanwhile` is called once a step.
+// Two vectors of keys, from vector `first` on. `chore` is called once a step.
 template <class Chore>
 struct KeyTiles {
     const CachedKeys<bf16>& keys;
     const int64_t first;
-    Chore& meanwhile;
+    Chore& chore;
     const int64_t stride = keys.block_size * 4;
 
     const char* at(int64_t k, int half) const {
         return reinterpret_cast<const char*>(keys.vectors[first + half]) + k * 16 * stride;
     }
-    ALWAYS_INLINE void ahead(int64_t, int quarter) const {
-        if (quarter == 1) meanwhile();
+    static constexpr bool stays(int64_t) { return true; }
+    ALWAYS_INLINE void meanwhile(int64_t, int quarter) const {
+        if (quarter == 1) chore();
     }
 };
 
@@ -39,14 +40,15 @@ template <class Chore>
 struct ValueTiles {
     const Pair* values;
     const int64_t dim;
-    Chore& meanwhile;
+    Chore& chore;
     const int64_t stride = dim * int64_t(sizeof(Pair));
 
     const char* at(int64_t k, int half) const {
         return reinterpret_cast<const char*>(values + k * 16 * dim + half * W);
     }
-    ALWAYS_INLINE void ahead(int64_t, int quarter) const {
-        if (quarter == 1) meanwhile();
+    static constexpr bool stays(int64_t) { return true; }
+    ALWAYS_INLINE void meanwhile(int64_t, int quarter) const {
+        if (quarter == 1) chore();
     }
 };
 

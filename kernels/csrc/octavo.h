@@ -61,10 +61,12 @@ void octavo_silu_and_mul(int type, const char* gate_up, int64_t in_stride, char*
 // `weight` is [outputs, inputs] in panels: see panel.h. `bias` is [outputs], or null. `scales` is
 // null, or what each output's sum is multiplied by: [outputs], and panels are int8. Else a row of
 // `x` and a step from row to row must be a multiple of 4 bytes. If `gated`, panels of the first and
-// of the second half of the outputs lie by turns, and `out` is silu(first) * second.
+// of the second half of the outputs lie by turns, and `out` is silu(first) * second. What is `own`
+// has its rows, without gaps, in the order that suits a product of so many: one call's `out` may be
+// the next one's `x`.
 void octavo_linear(int type, const char* x, int64_t x_stride, int64_t rows, int64_t inputs,
                    const char* weight, int64_t outputs, const char* bias, const float* scales,
-                   int gated, char* out, int64_t out_stride, int threads);
+                   int gated, int x_own, int out_own, char* out, int64_t out_stride, int threads);
 
 // Of each row of x [rows, width], at least 1 wide: where its largest number is first, and which.
 void octavo_argmax(int type, const char* x, int64_t stride, int64_t rows, int64_t width,

@@ -65,6 +65,10 @@ inline void load_tile(const void* from, int64_t stride) {
                     shapes.row_bytes[T]);
 }
 template <int T>
+inline void pass_tile(const void* from, int64_t stride) {
+    load_tile<T>(from, stride);
+}
+template <int T>
 inline void store_tile(void* to, int64_t stride) {
     const TileShapes& shapes = tile_twin().shapes;
     for (int r = 0; r < shapes.rows[T]; r++)
@@ -110,6 +114,11 @@ template <int T>
 inline void load_tile(const void* from, int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "n"(T) : "memory");
 }
+// As that, of what need not stay in the first cache.
+template <int T>
+inline void pass_tile(const void* from, int64_t stride) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "n"(T) : "memory");
+}
 template <int T>
 inline void store_tile(void* to, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "n"(T) : "memory");
@@ -129,6 +138,8 @@ inline void zero_tile() {}
 template <int T>
 inline void load_tile(const void*, int64_t) {}
 template <int T>
+inline void pass_tile(const void*, int64_t) {}
+template <int T>
 inline void store_tile(void*, int64_t) {}
 template <int SUMS, int A, int B>
 inline void multiply_tiles() {}
@@ -142,17 +153,16 @@ public:
         if (shaped) release_tiles();
     }
 
-    // `sums` [rows, 32] (+)= a [rows, steps * TILE_INPUTS] @ b, with rows of `a` and of `sums` so
-    // many bytes apart and at most TILE_ROWS of them. `b.at(k, half)` is where step k of 16 outputs
-    // lies, rows of 64 bytes `b.stride` apart; `b.ahead(k, quarter)` asks for a quarter of what comes
-    // next, between the loads: all at once it would stand in their way.
-    template <class B>
-    void product(const void* a, int64_t a_stride, int64_t rows, int64_t steps, const B& b, float* sums,
-                 int64_t sums_stride, bool add) {
+    // `sums` [rows, 32] (+)= a [rows, steps * TILE_INPUTS] @ b, of at most TILE_ROWS rows, those of
+    // `sums` so many bytes apart. `a.at(k, half)` is where step k of 16 rows lies, `b.at(k, half)`
+    // that of 16 outputs; rows of 64 bytes, `stride` apart. What does not `stay(k)` in the first
+    // cache leaves more of it to what does. `b.meanwhile(k, quarter)` is called four times a step, for
+    // something else to be done while tiles multiply.
+    template <class A, class B>
+    void product(const A& a, int64_t rows, int64_t steps, const B& b, float* sums, int64_t sums_stride,
+                 bool add) {
         shape(rows);
         const bool two = rows > 16;
-        const char* low = static_cast<const char*>(a);
-        const char* high = low + 16 * a_stride;
         char* to = reinterpret_cast<char*>(sums);
         char* below = to + 16 * sums_stride;
         if (add) {
@@ -162,24 +172,32 @@ public:
             zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
         }
         for (int64_t k = 0; k < steps; k++) {
-            load_tile<6>(b.at(k, 0), b.stride);
-            b.ahead(k, 0);
-            load_tile<7>(b.at(k, 1), b.stride);
-            b.ahead(k, 1);
-            load_tile<4>(low + k * 64, a_stride);
+            load<6>(b, k, 0);
+            b.meanwhile(k, 0);
+            load<7>(b, k, 1);
+            b.meanwhile(k, 1);
+            load<4>(a, k, 0);
             multiply_tiles<0, 4, 6>(), multiply_tiles<1, 4, 7>();
-            b.ahead(k, 2);
+            b.meanwhile(k, 2);
             if (two) {
-                load_tile<5>(high + k * 64, a_stride);
+                load<5>(a, k, 1);
                 multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
             }
-            b.ahead(k, 3);
+            b.meanwhile(k, 3);
         }
         store_tile<0>(to, sums_stride), store_tile<1>(to + 64, sums_stride);
         if (two) store_tile<2>(below, sums_stride), store_tile<3>(below + 64, sums_stride);
     }
 
 private:
+    template <int T, class Side>
+    static ALWAYS_INLINE void load(const Side& side, int64_t k, int half) {
+        if (side.stays(k))
+            load_tile<T>(side.at(k, half), side.stride);
+        else
+            pass_tile<T>(side.at(k, half), side.stride);
+    }
+
     // Tiles of as many rows as there are, since no more may be read or written.
     void shape(int64_t rows) {
         if (rows == shaped || (rows == 16 && shaped > 16)) return;
@@ -197,20 +215,25 @@ private:
     int64_t shaped = 0;
 };
 
-// A panel (see `panel.h`) as the right side of a product. With every step of it, `step` bytes of
-// what comes next are asked for, into the second cache: the first has no room beside x and a panel.
-struct PanelTiles {
-    static constexpr int64_t stride = 128;  // bytes of a panel's word of each output
-    const char* panel;
-    const char* next;
-    int64_t step;
+// Rows as they lie, `stride` bytes apart, as the left side of a product.
+struct RowTiles {
+    const void* rows;
+    int64_t stride;
 
-    const char* at(int64_t k, int half) const { return panel + k * 16 * stride + half * 64; }
-    void ahead(int64_t k, int quarter) const {
-        const char* from = next + k * step;
-        for (int64_t at = quarter * step / 4; at < (quarter + 1) * step / 4; at += 64)
-            __builtin_prefetch(from + at, 0, 2);
+    const char* at(int64_t k, int half) const {
+        return static_cast<const char*>(rows) + half * 16 * stride + k * 64;
     }
+    static constexpr bool stays(int64_t) { return true; }
+};
+
+// The right side of a product of one step, [TILE_INPUTS / 2, 32] pairs.
+struct OneStep {
+    static constexpr int64_t stride = 128;
+    const void* pairs;
+
+    const char* at(int64_t, int half) const { return static_cast<const char*>(pairs) + half * 64; }
+    static constexpr bool stays(int64_t) { return true; }
+    static void meanwhile(int64_t, int) {}
 };
 
 // Whether there are tiles, and they multiply as they should: a small product of whole numbers.
@@ -224,8 +247,7 @@ inline bool tiles_work() {
         for (int k = 0; k < TILE_INPUTS; k++)
             for (int o = 0; o < OUTPUTS; o++)
                 panel[k / 2][o][k % 2] = from_float<bf16>(float((3 * k + o) % 7));
-        const char* data = reinterpret_cast<const char*>(panel);
-        Tiles().product(x, sizeof(x[0]), ROWS_TRIED, 1, PanelTiles{data, data, 0}, sums[0],
+        Tiles().product(RowTiles{x, sizeof(x[0])}, ROWS_TRIED, 1, OneStep{panel}, sums[0],
                         sizeof(sums[0]), false);
         for (int r = 0; r < ROWS_TRIED; r++)
             for (int o = 0; o < OUTPUTS; o++) {

@@ -111,7 +111,7 @@ private:
     void score(const Turn& turn, const SplitTiles<T>& split, Chore& meanwhile) {
         const Group<F>& group = *turn.group;
         for (int64_t v = 0; v * W < split.keys(turn.tile); v += 2)
-            tiles.product(group.queries, dim * 2, group.multiplied, dim / TILE_INPUTS,
+            tiles.product(RowTiles{group.queries, dim * 2}, group.multiplied, dim / TILE_INPUTS,
                           KeyTiles<Chore>{split.cached[turn.tile].keys, v, meanwhile},
                           turn.scores + v * W, TILE * 4, false);
     }
@@ -123,7 +123,7 @@ private:
         const F* values = split.values + turn.tile * (TILE / 2) * dim;
         const int64_t steps = divide_up(split.keys(turn.tile), TILE_INPUTS);
         for (int64_t d = 0; d < dim; d += 2 * W)
-            tiles.product(turn.scores, TILE * 4, group.multiplied, steps,
+            tiles.product(RowTiles{turn.scores, TILE * 4}, group.multiplied, steps,
                           ValueTiles<Chore>{values + d, dim, meanwhile}, group.state.sums + d,
                           dim * 4, true);
     }

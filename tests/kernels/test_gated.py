@@ -75,3 +75,51 @@ def test_panels_by_turns_serve_nothing_else(best_kernels):
     x, out = randn(2, 64, dtype=torch.float32), torch.empty(2, 128)
     with pytest.raises(ValueError, match="gated_linear"):
         best_kernels.linear(x, best_kernels.pack(weight, gated=True), None, out)
+
+
+def fed_forward(kernels, x, gate_up, down, form, biases=(None, None)):
+    wide, gated = x.new_empty(len(x), len(gate_up)), x.new_empty(len(x), down.shape[1])
+    out = torch.full((len(x), len(down)), float("nan"), dtype=x.dtype)
+    first, second = (getattr(kernels, form)(*args) for args in ((gate_up, True), (down,)))
+    kernels.feed_forward(x, first, biases[0], second, biases[1], wide, gated, out)
+    return out
+
+
+@dtypes
+@forms
+@pytest.mark.parametrize("rows", [1, 32, 33, 70])
+@pytest.mark.parametrize("width", [96, 48])  # 48: not by tiles
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_feed_forward_layer_is_its_two_products(
+    native_kernels, dtype, form, rows, width, with_bias
+):
+    x, gate_up = randn(rows, 64, dtype=dtype), randn(2 * width, 64, dtype=dtype, seed=1)
+    down = randn(70, width, dtype=dtype, seed=2)
+    sizes = (2 * width, 70) if with_bias else ()
+    biases = [randn(n, dtype=dtype, seed=3) for n in sizes] or [None, None]
+    expected = torch.empty(rows, 70, dtype=dtype)
+    between = gated(native_kernels, x, gate_up, biases[0], form)
+    native_kernels.linear(between, getattr(native_kernels, form)(down), biases[1], expected)
+    actual = fed_forward(native_kernels, x, gate_up, down, form, biases)
+    assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_feed_forward_layer_of_many_rows_in_blocks(native_kernels, threads):
+    """More of them than stay in a cache, of which the last block and its last tile are not full."""
+    torch.set_num_threads(threads)
+    x, gate_up = (randn(n, 64, dtype=torch.bfloat16, seed=n) for n in (1007, 2 * 1088))
+    down = randn(32, 1088, dtype=torch.bfloat16)
+    together = fed_forward(native_kernels, x, gate_up, down, "pack")
+    for first, last in ((0, 1), (470, 519), (1000, 1007)):
+        some = fed_forward(native_kernels, x[first:last], gate_up, down, "pack")
+        assert torch.equal(together[first:last], some)
+
+
+def test_a_feed_forward_layer_whose_last_product_is_torchs(best_kernels):
+    kernels = CpuKernels(best_kernels.library, {torch.bfloat16: 2})
+    gate_up, down = randn(128, 64, dtype=torch.bfloat16), randn(32, 64, dtype=torch.bfloat16)
+    x = randn(40, 64, dtype=torch.bfloat16)
+    expected = one_after_the_other(kernels, x, gate_up) @ down.T
+    actual = fed_forward(kernels, x, gate_up, down, "pack")
+    torch.testing.assert_close(actual, expected)

@@ -6,7 +6,7 @@ import torch
 from octavo.kernels.cpu import CpuKernels
 from octavo.kernels.reference import ReferenceKernels
 
-HEADS, KV_HEADS, DIM, TOKENS, WIDTH = 4, 2, 16, 24, 96
+HEADS, KV_HEADS, DIM, TOKENS, WIDTH = 4, 2, 16, 40, 96
 
 
 class Calls:
@@ -19,6 +19,7 @@ class Calls:
         self.weight = kernels.pack(self.random(WIDTH, HEADS * DIM, seed=1).to(dtype))
         gate_up = self.random(128, WIDTH, seed=5).to(dtype)
         self.gate_up = kernels.pack(gate_up, gated=True)
+        self.down = kernels.pack(self.random(WIDTH, 64, seed=6).to(dtype))
         self.bias = self.random(WIDTH, seed=2).to(dtype)
         self.norm = self.random(WIDTH, seed=3).to(dtype)
         angles = torch.rand(100, DIM // 2, generator=torch.Generator().manual_seed(4))
@@ -35,6 +36,8 @@ class Calls:
             "gated": (WIDTH // 2,),
             "wide": (128,),
             "half": (64,),
+            "between": (64,),
+            "fed": (WIDTH,),
         }
         for name, shape in shapes.items():
             setattr(self, name, torch.zeros(TOKENS, *shape, dtype=dtype))
@@ -63,10 +66,14 @@ class Calls:
         kernels.rms_norm(self.normed, self.norm, 1e-5, self.projected)
         kernels.silu_and_mul(self.projected, self.gated)
         kernels.gated_linear(self.normed, self.gate_up, None, self.wide, self.half)
+        kernels.feed_forward(
+            *(self.normed, self.gate_up, None, self.down, None),
+            *(self.wide, self.between, self.fed),
+        )
 
 
-FIRST = [(0, 0, 20), (1, 0, 4)]
-SECOND = [(1, 0, 9), (0, 0, 13), (2, 0, 2)]  # as many tokens, in other rows
+FIRST = [(0, 0, 30), (1, 0, 10)]
+SECOND = [(1, 0, 13), (0, 0, 25), (2, 0, 2)]  # as many tokens, in other rows
 
 
 @pytest.fixture
@@ -94,6 +101,7 @@ def test_playing_does_what_calling_does(native_kernels, opened, dtype, threads):
     direct.make(direct.fill(SECOND, seed=2))
     assert torch.equal(taped.gated, direct.gated) and taped.gated.isfinite().all()
     assert torch.equal(taped.half, direct.half) and taped.half.isfinite().all()
+    assert torch.equal(taped.fed, direct.fed) and taped.fed.isfinite().all()
     assert torch.equal(taped.cache.nan_to_num(7.0), direct.cache.nan_to_num(7.0))
 
 

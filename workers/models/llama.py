@@ -197,18 +197,25 @@ class Llama:
     def _feed_forward(
         self, layer: Layer, buffers: Buffers, segments: Sequence[Segment], index: int
     ) -> None:
-        kernels, gate_up = self.kernels, layer.gate_up
-        if segments:  # they add to what the gate reads
-            self._project(buffers.normed, gate_up, buffers.gate_up)
-            for segment in segments:
-                update = segment.layers[index].gate_up
-                segment.add(kernels, update, buffers.normed, buffers.gate_up)
-            kernels.silu_and_mul(buffers.gate_up, buffers.gated)
-        else:
-            kernels.gated_linear(
-                buffers.normed, gate_up.weight, gate_up.bias, buffers.gate_up, buffers.gated
+        kernels, gate_up, down = self.kernels, layer.gate_up, layer.down
+        if not segments:
+            kernels.feed_forward(
+                buffers.normed,
+                gate_up.weight,
+                gate_up.bias,
+                down.weight,
+                down.bias,
+                buffers.gate_up,
+                buffers.gated,
+                buffers.delta,
             )
-        self._project(buffers.gated, layer.down, buffers.delta)
+            return
+        self._project(buffers.normed, gate_up, buffers.gate_up)
+        for segment in segments:  # they add to what the gate reads
+            update = segment.layers[index].gate_up
+            segment.add(kernels, update, buffers.normed, buffers.gate_up)
+        kernels.silu_and_mul(buffers.gate_up, buffers.gated)
+        self._project(buffers.gated, down, buffers.delta)
         for segment in segments:
             segment.add(kernels, segment.layers[index].down, buffers.gated, buffers.delta)
 
