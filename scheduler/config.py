@@ -31,6 +31,7 @@ class SchedulerConfig:
     preemption_mode: PreemptionMode = "auto"
     allocation: Allocation = "paged"
     write_behind_blocks: int = 8  # a step, four times as many below the low watermark
+    write_behind_below: float = 0.25  # the share of blocks that hold nothing: above, none is
     revision: str = ""  # of the model: equal content has equal names only under equal weights
     adapters: tuple[str, ...] = ()  # that requests may name
     max_loras: int | None = None  # of them in one step; None for all
@@ -58,6 +59,11 @@ class SchedulerConfig:
                 "watermarks must satisfy 0 <= low <= high < 1, "
                 f"got {self.watermark_low} and {self.watermark_high}",
             )
+
+    def plenty(self, capacity: Capacity) -> int:
+        """A number of blocks that hold nothing: while there are as many, nothing is written behind,
+        since they are taken before anything is lost."""
+        return int(capacity.usable_blocks * self.write_behind_below)
 
     def watermarks(self, capacity: Capacity) -> tuple[int, int]:
         """Numbers of free blocks: below the first nobody is let in, from the second on again."""

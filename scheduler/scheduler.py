@@ -53,6 +53,7 @@ class Scheduler:
         self.judge: Judge | None = None  # whoever asks why requests are left out
         self._max_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
         self._low, self._high = config.watermarks(capacity)
+        self._plenty = config.plenty(capacity)
         self._admitting = True
         self._arrivals = 0
         self._begun: list[str] = []
@@ -164,9 +165,14 @@ class Scheduler:
         if not draft.work and not draft.add:
             return None
         self.counters.peak_blocks = max(self.counters.peak_blocks, self.cache.pool.used)
-        haste = HASTE if self.cache.pool.free < self._low else 1
-        self.cache.tier.write_behind(self.config.write_behind_blocks * haste)
+        self._write_behind()
         return self._send(draft)
+
+    def _write_behind(self) -> None:
+        pool = self.cache.pool
+        if pool.free - pool.cached <= self._plenty:
+            haste = HASTE if pool.free < self._low else 1
+            self.cache.tier.write_behind(self.config.write_behind_blocks * haste)
 
     def resync(self) -> StepPlan:
         """A plan that gives a worker every live row whole. What was in flight is forgotten and

@@ -11,23 +11,24 @@ namespace {
 
 constexpr int64_t SMALL = 32 * 1024;  // elements that one thread does sooner than two
 
-// x as it reads after a stay in T.
-template <class T>
-inline vf rounded(vf x) {
-    if constexpr (std::is_same_v<T, float>) return x;
-    T kept[W];
-    store(kept, x);
-    return load(kept);
-}
-
-template <class T>
-void normalise(const T* x, const T* weight, int64_t width, float eps, T* out) {
-    vf squares{};
-    for_vectors(width, [&](int64_t i, auto count) {
-        vf v = load_some(x + i, count);
-        squares += v * v;
+// Writes weight * x / the root mean square of x, of the row that `take(i, count)` yields piece by
+// piece and that then lies at `x`.
+template <class T, class Take>
+ALWAYS_INLINE void normalise(const T* x, const T* weight, int64_t width, float eps, T* out,
+                             const Take& take) {
+    vf squares[4] = {};  // several: a chain of so many sums would take longer than all else
+    int64_t i = 0;
+    for (; i + 4 * W <= width; i += 4 * W)
+        for (int n = 0; n < 4; n++) {
+            vf v = take(i + n * W, std::integral_constant<int, W>{});
+            squares[n] += v * v;
+        }
+    for_vectors_from(i, width, [&](int64_t i, auto count) {
+        vf v = take(i, count);
+        squares[0] += v * v;
     });
-    vf factor = splat(1.0f / std::sqrt(sum_of(squares) / float(width) + eps));
+    const float sum = sum_of(squares[0] + squares[1] + (squares[2] + squares[3]));
+    vf factor = splat(1.0f / std::sqrt(sum / float(width) + eps));
     // Rounded before the weight, as models of the Llama family are trained and published.
     for_vectors(width, [&](int64_t i, auto count) {
         vf v = rounded<T>(load_some(x + i, count) * factor);
@@ -41,8 +42,10 @@ void rms_norm(const char* x, int64_t token_stride, int64_t head_stride, int64_t 
               int64_t out_token_stride, int64_t out_head_stride, int threads) {
     for_each(tokens * heads, tokens * heads * width < SMALL, threads, [&](int64_t i) {
         int64_t t = i / heads, h = i % heads;
-        normalise(row_of<T>(x, t * token_stride + h * head_stride), row_of<T>(weight, 0), width,
-                  eps, row_of<T>(out, t * out_token_stride + h * out_head_stride));
+        const T* row = row_of<T>(x, t * token_stride + h * head_stride);
+        normalise(row, row_of<T>(weight, 0), width, eps,
+                  row_of<T>(out, t * out_token_stride + h * out_head_stride),
+                  [&](int64_t i, auto count) { return load_some(row + i, count); });
     });
 }
 
@@ -53,10 +56,12 @@ void add_rms_norm(const char* x, int64_t x_stride, char* residual, int64_t resid
     for_each(rows, rows * width < SMALL, threads, [&](int64_t r) {
         const T* more = row_of<T>(x, r * x_stride);
         T* sum = row_of<T>(residual, r * residual_stride);
-        for_vectors(width, [&](int64_t i, auto count) {
-            store_some(sum + i, load_some(sum + i, count) + load_some(more + i, count), count);
-        });
-        normalise(sum, row_of<T>(weight, 0), width, eps, row_of<T>(out, r * out_stride));
+        normalise(sum, row_of<T>(weight, 0), width, eps, row_of<T>(out, r * out_stride),
+                  [&](int64_t i, auto count) {
+                      vf v = rounded<T>(load_some(sum + i, count) + load_some(more + i, count));
+                      store_some(sum + i, v, count);
+                      return v;
+                  });
     });
 }
 

@@ -14,13 +14,16 @@ inline T* row_of(char* data, int64_t offset) {
     return reinterpret_cast<T*>(data + offset);
 }
 
-// Calls `body(offset, count)` over a row in vectors; the last one may be shorter.
+// Calls `body(offset, count)` over a row in vectors, from `i` on; the last one may be shorter.
 // `count` is W but there.
 template <class Body>
-inline void for_vectors(int64_t width, Body body) {
-    int64_t i = 0;
+ALWAYS_INLINE void for_vectors_from(int64_t i, int64_t width, const Body& body) {
     for (; i + W <= width; i += W) body(i, std::integral_constant<int, W>{});
     if (i < width) body(i, int(width - i));
+}
+template <class Body>
+ALWAYS_INLINE void for_vectors(int64_t width, const Body& body) {
+    for_vectors_from(0, width, body);
 }
 
 template <class T, class Count>

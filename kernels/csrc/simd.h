@@ -100,6 +100,20 @@ inline void store(bf16* to, vf x) {
     std::memcpy(to, &half, sizeof(half));
 }
 
+// x as it reads after a stay in T.
+template <class T>
+inline vf rounded(vf x) {
+    if constexpr (std::is_same_v<T, float>) return x;
+#if defined(__AVX512BF16__)
+    const __m512i words = _mm512_cvtepu16_epi32(as<__m256i>(_mm512_cvtneps_pbh(as<__m512>(x))));
+    return as<vf>(_mm512_slli_epi32(words, 16));
+#else
+    T kept[W];
+    store(kept, x);
+    return load(kept);
+#endif
+}
+
 inline float to_float(float x) { return x; }
 inline float to_float(bf16 x) { return as<float>(uint32_t(x.bits) << 16); }
 

@@ -94,6 +94,7 @@ class Simulation:
             "block_size": 4,
             "max_model_len": 1024,
             "max_num_seqs": 8,
+            "write_behind_below": 1.0,  # always
         } | config
         self.config = SchedulerConfig(**settings)
         self.workers = [

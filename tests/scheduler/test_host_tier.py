@@ -49,6 +49,13 @@ class TestWriteBehind:
         sim.add(request("r", list(range(32)), 7))
         assert stores(sim, 4) == [0, 4, 4, 0]
 
+    def test_it_waits_while_blocks_that_hold_nothing_are_plenty(self) -> None:
+        sim = hosting(num_blocks=41, write_behind_blocks=1, write_behind_below=0.75)
+        sim.add(request("small", list(range(32)), 4))
+        assert stores(sim, 4) == [0] * 4  # 31 of 40 hold nothing
+        sim.add(request("more", [50] * 8, 3))
+        assert stores(sim, 2) == [1, 1]
+
     def test_it_can_be_turned_off(self) -> None:
         sim = hosting(write_behind_blocks=0)
         sim.add(request("r", list(range(32)), 5))
