@@ -1,12 +1,19 @@
-"""How the operating system backs a cache: a hint, never needed for right answers."""
+"""How the operating system backs a cache: hints, never needed for right answers."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
+import sys
+import threading
 
 import torch
 from torch import Tensor
+
+MADV_POPULATE_WRITE = 23  # of Linux 5.14, which Python has no name for
+PIECE = 32 << 20  # bytes at a time, so that whoever unmaps the memory does not wait long
+LEAST_URGENT = 19
 
 
 def prefer_huge_pages(cache: Tensor) -> bool:
@@ -20,8 +27,30 @@ def prefer_huge_pages(cache: Tensor) -> bool:
         return False
     first = -(-cache.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     length = cache.data_ptr() + cache.untyped_storage().nbytes() - first
-    if length <= 0:
-        return False
+    return length > 0 and _advise(first, length, advice)
+
+
+def write_pages_soon(memory: Tensor, size: int) -> threading.Thread:
+    """Has the system give the first `size` bytes of what `mapped_zeros` made, and clear them,
+    before a step needs them: clearing a huge page takes half a millisecond, for which all threads
+    wait. A thread that anything else may interrupt does it, and ends; where it can't, pages come
+    when they are written."""
+
+    def write() -> None:
+        if sys.platform != "linux":
+            return
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_URGENT)
+        for at in range(0, size, PIECE):
+            if not _advise(memory.data_ptr() + at, min(PIECE, size - at), MADV_POPULATE_WRITE):
+                return
+
+    thread = threading.Thread(target=write, name="octavo-pages", daemon=True)
+    thread.start()
+    return thread
+
+
+def _advise(first: int, length: int, advice: int) -> bool:
+    """Whether the system took it; threads run on meanwhile."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return bool(madvise(first, length, advice) == 0)

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.base import block_bytes, cache_shape
-from octavo.kernels.memory import mapped_zeros
+from octavo.kernels.memory import mapped_zeros, write_pages_soon
 from octavo.scheduler.errors import InvalidRequest
 from octavo.workers.model_config import ModelConfig
 from octavo.workers.parallel import Shard
 
 CPU_SHARE = 0.4  # of the memory that is free once the weights are loaded
+WRITTEN_SOON = 0.25  # of a CPU's cache
 CPU_CAP = 4 * 2**30  # bytes for all ranks of an engine; more is had by asking
 CGROUP = Path("/sys/fs/cgroup")
 GIB = 2**30
@@ -45,15 +46,19 @@ class Layout:
             self.num_layers, self.kv_heads, self.block_size, self.head_dim, self.dtype
         )
 
-    def allocate(self, num_blocks: int, device: torch.device) -> Tensor:
+    def allocate(self, num_blocks: int, device: torch.device, lasting: bool = False) -> Tensor:
         """All zeros: kernels may read, and weigh by nothing, the unused end of a block. On a CPU
-        the system gives each page when it is first written, so an idle engine is small."""
+        the system gives each page when it is first written, but for the first ones of a `lasting`
+        cache: an idle engine stays small, and its first steps wait for no pages."""
         shape = cache_shape(
             num_blocks, self.num_layers, self.kv_heads, self.block_size, self.head_dim
         )
         if device.type != "cpu":
             return torch.zeros(shape, dtype=self.dtype, device=device)
-        return mapped_zeros(num_blocks * self.block_bytes).view(self.dtype).view(shape)
+        memory = mapped_zeros(num_blocks * self.block_bytes)
+        if lasting:
+            write_pages_soon(memory, int(len(memory) * WRITTEN_SOON))
+        return memory.view(self.dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class Worker:
         graphs, for which all ranks are wanted."""
         block_bytes = self.layout.block_bytes
         with self._explained(f"a KV cache of {num_blocks} blocks and CUDA graphs", SMALLER_CACHE):
-            self._cache = self.layout.allocate(num_blocks, self.device)
+            self._cache = self.layout.allocate(num_blocks, self.device, lasting=True)
             self._graphs = self._maker().make(self._cache)
         host = host_blocks(self._host_bytes // block_bytes, block_bytes, self.device)
         self._tiers = tiers_on(self.device)(self._cache, host, self.kernels)

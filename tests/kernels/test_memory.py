@@ -1,4 +1,4 @@
-"""The hint for huge pages."""
+"""Hints for huge pages, and for pages before they are needed."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from octavo.kernels.memory import mapped_zeros, prefer_huge_pages
+from octavo.kernels.memory import mapped_zeros, prefer_huge_pages, write_pages_soon
 
 
 def flags_of(address):
@@ -48,3 +48,26 @@ def test_mapped_memory_is_private_as_shared_memory_gets_no_huge_pages():
 
 def test_no_memory_is_mapped_too():
     assert mapped_zeros(0).shape == (0,)
+
+
+def resident(memory):
+    """Bytes of a mapping for which there is memory."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(bounds[1], 16) <= memory.data_ptr() < int(bounds[2], 16)
+        elif inside and line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no mapping holds the address")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the hint")
+@pytest.mark.parametrize("size", [0, 1, (40 << 20) + 5])
+def test_pages_are_there_before_they_are_written(size):
+    memory = mapped_zeros(100 << 20)
+    write_pages_soon(memory, size).join()
+    given = resident(memory)
+    if size and not given:
+        pytest.skip("this kernel gives no pages ahead")
+    assert size <= given < size + (4 << 20)
+    assert not memory[: size + 1].any()
