@@ -174,3 +174,12 @@ def _offsets(counts: Int32) -> Int32:
 
 def _room(have: int, need: int) -> int:
     return have if need <= have else max(need, 2 * have, 16)
+
+
+def ends_of(work: Sequence[Work]) -> list[int]:
+    """Where each Work's tokens end in the pass."""
+    ends, total = [], 0
+    for item in work:
+        total += item.count
+        ends.append(total)
+    return ends

@@ -21,7 +21,7 @@ from octavo.scheduler.mirror import Mirror, Row
 from octavo.scheduler.plan import StepPlan, StepResult, Work, decode_plan, encode
 from octavo.scheduler.request import Logprob
 from octavo.workers.adapter_files import read_adapters
-from octavo.workers.batch import PENDING, Arrays, Batcher
+from octavo.workers.batch import PENDING, Arrays, Batcher, ends_of
 from octavo.workers.cache import Layout, available_memory, cpu_budget, given_budget
 from octavo.workers.config import WorkerConfig, resolve_dtype, served_length
 from octavo.workers.crossing import Gathering
@@ -247,10 +247,12 @@ class Worker:
         drawing, searching = _choosers(plan.work, mirror.rows)
         self._sampler.begin([plan.work[i].row for i in drawing], mirror.rows)
         segments = self._adapters.segments(plan.work, mirror.rows)
-        hidden = self._forward(batcher.arrays(plan.work, mirror.rows), batcher, cache, segments)
-        ends = _ends(plan.work)
+        step, ends = batcher.arrays(plan.work, mirror.rows), ends_of(plan.work)
+        choosing = [ends[i] - 1 for i in drawing + searching]
+        scored = any(mirror.rows[w.row].sampling.prompt_logprobs is not None for w in plan.work)
+        hidden = self._forward(step, batcher, cache, segments, None if scored else choosing)
         prompt_logprobs = self._describe_prompts(plan.work, mirror.rows, ends, hidden)
-        logits = self._logits(hidden, [ends[i] - 1 for i in drawing + searching])
+        logits = self._logits(hidden[choosing] if scored else hidden)
         count = len(drawing)
         sampled, chosen = self._sample(
             None if logits is None else logits[:count],
@@ -275,23 +277,35 @@ class Worker:
         return result, drawing, chosen
 
     def _forward(
-        self, step: Arrays, batcher: Batcher, cache: Tensor, segments: tuple[Segment, ...]
+        self,
+        step: Arrays,
+        batcher: Batcher,
+        cache: Tensor,
+        segments: tuple[Segment, ...],
+        at: list[int] | None,
     ) -> Tensor:
-        """The last hidden states of a step's tokens, from a graph where there is one."""
+        """The last hidden states of a step's tokens, or of those `at` some places, from a graph
+        where there is one."""
         assert self._model is not None
         graphs = self._graphs if cache is self._cache and not segments else None
+        wanted = None
+        if at is not None and at != list(range(len(step.ids))):
+            (wanted,) = upload([np.array(at, np.int64)], self.device)
         self._inputs_taken.wait()  # the kernels may use their own room in host memory again
         if graphs is not None and (size := graphs.size_for(step)) is not None:
             graphs.prepare(step, size, self._latest)
             self._inputs_taken = mark(self.device)
             self.progress.tick()
-            return graphs.play(step, size)
+            hidden = graphs.play(step, size)
+            return hidden if wanted is None else hidden.index_select(0, wanted)
         given = batcher.place(step)
         self._latest.fill(given.ids, step)
         self.kernels.begin_step(given.batch)
         self._inputs_taken = mark(self.device)
-        tick = self.progress.tick
-        return self._model.forward(given.ids, given.positions, cache, given.batch, tick, segments)
+        return self._model.forward(
+            *(given.ids, given.positions, cache, given.batch),
+            *(self.progress.tick, segments, wanted),
+        )
 
     def _maker(self) -> GraphMaker:
         assert self._model is not None, "load comes first"
@@ -315,15 +329,10 @@ class Worker:
 
         return Masks(load, threads)
 
-    def _logits(self, hidden: Tensor, at: list[int]) -> Tensor | None:
-        """Logits of tokens `at` of the batch on rank 0; None on others, which must take part."""
-        if not at:
-            return None
+    def _logits(self, hidden: Tensor) -> Tensor | None:
+        """Of some tokens on rank 0; None on others, which must take part."""
         assert self._model is not None
-        if at != list(range(len(hidden))):
-            (where,) = upload([np.array(at, np.int64)], self.device)
-            hidden = hidden.index_select(0, where)
-        return self._model.logits(hidden)
+        return self._model.logits(hidden) if len(hidden) else None
 
     def _sample(
         self, logits: Tensor | None, numbers: list[int], rows: dict[int, Row]
@@ -388,12 +397,3 @@ def _choosers(work: list[Work], rows: dict[int, Row]) -> tuple[list[int], list[i
             beam = rows[item.row].sampling.beam_width is not None
             (searching if beam else drawing).append(index)
     return drawing, searching
-
-
-def _ends(work: list[Work]) -> list[int]:
-    """Where each Work's tokens end in the batch."""
-    ends, total = [], 0
-    for item in work:
-        total += item.count
-        ends.append(total)
-    return ends

@@ -73,7 +73,10 @@ def test_logits_of_a_ragged_batch_equal_transformers(tiny_model, family, kv_head
     def compute(work):
         step = Batcher(4, CPU).build(work, rows)
         tick = functools.partial(ticks.append, None)
-        hidden = model.forward(step.ids, step.positions, cache, step.batch, tick)
+        hidden = model.forward(step.ids, step.positions, cache, step.batch, tick).clone()
+        for wanted in (torch.tensor([2, 0, 2]), torch.empty(0, dtype=torch.int64)):
+            given = step.ids, step.positions, cache, step.batch, lambda: None, (), wanted
+            assert torch.allclose(model.forward(*given), hidden[wanted], atol=TOLERANCE)
         logits = model.logits(hidden)
         assert logits is not None
         assert logits.dtype == torch.float32
@@ -102,18 +105,23 @@ def test_passes_from_tapes_are_the_same(tiny_model, monkeypatch, kernels, played
     cache = Layout.of(config, shard, 16, torch.bfloat16).allocate(64, CPU)
     ticks = []
 
-    def compute(length):
+    def compute(length, wanted=None):
         rows = {0: Row(prompt(length), length, list(range(1, 40)), 0, SamplingParams())}
         step = Batcher(16, CPU).build([Work(0, 0, length, False)], rows)
         chosen.begin_step(step.batch)
         ticks.clear()
         tick = functools.partial(ticks.append, None)
-        return model.forward(step.ids, step.positions, cache, step.batch, tick).clone()
+        given = step.ids, step.positions, cache, step.batch, tick, (), wanted
+        return model.forward(*given).clone()
 
     with torch.inference_mode():
         few, many = compute(40), compute(300)
-        for _ in range(2):
+        for _ in range(3):
             assert torch.equal(compute(40), few)
             assert len(ticks) == (played if most > 1 else 2)
             assert torch.equal(compute(300), many)
             assert len(ticks) == 2
+            if kernels == "native":  # whose rows are the same bits in any company
+                for some in (torch.tensor([39]), torch.tensor([1, 0, 20])):
+                    assert torch.equal(compute(40, some), few[some])
+                    assert torch.equal(compute(300, some), many[some])

@@ -75,6 +75,7 @@ class Generic:
         batch: Batch,
         tick: Callable[[], None],
         segments: Sequence[Segment] = (),
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """See `Model`. `tick` is called after each layer's attention."""
         assert not segments, "adapters are refused at the start"
@@ -84,7 +85,7 @@ class Generic:
             )
         assert len(self.attention.calls) == self._model.num_layers, "as when it was tried"
         hidden: Tensor = out.last_hidden_state
-        return hidden[0]
+        return hidden[0] if wanted is None else hidden[0].index_select(0, wanted)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Model`."""

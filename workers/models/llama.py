@@ -69,13 +69,12 @@ class Llama:
         batch: Batch,
         tick: Callable[[], None],
         segments: Sequence[Segment] = (),
+        wanted: Tensor | None = None,
     ) -> Tensor:
-        """Last hidden states `[tokens, hidden]`, normed, of int32 `[tokens]` ids and positions;
-        valid until the next pass.
-
-        Writes the tokens' keys and values into `cache`, the worker's whole tensor, and calls `tick`
-        after each layer, or once where all are played from one tape. Two all-reduces a layer, and
-        one for the embedding. `segments` have adapters; a pass with any is played from no tape.
+        """See `Model`. `tick` is called after each layer, or once where all are played from one
+        tape. Two all-reduces a layer, and one for the embedding. A pass with `segments` is played
+        from no tape. Of the last layer, all that follows attention is computed for the tokens
+        `wanted` alone.
         """
         tokens = len(ids)
         few = tokens <= TAPED_TOKENS and self.group.size == 1
@@ -87,30 +86,55 @@ class Llama:
         self._embed(ids, buffers.residual)
         buffers.positions.copy_(positions)
         layers = cache.unbind(1)
+        whole = wanted is None or len(segments) > 0
         if few and not segments:
-            self._play_layers(buffers, layers, batch, tick)
+            self._play_layers(buffers, layers, batch, tick, whole)
         else:
-            self._layers(buffers, layers, batch, tick, range(len(layers)), segments)
-        return buffers.normed
+            self._layers(buffers, layers, batch, tick, range(len(layers)), whole, segments)
+        if wanted is None:
+            return buffers.normed
+        if whole:
+            return buffers.normed.index_select(0, wanted)
+        return self._end(buffers, wanted)
+
+    def _end(self, buffers: Buffers, wanted: Tensor) -> Tensor:
+        """What follows the last layer's attention, for some tokens."""
+        if len(wanted) == 0:
+            return buffers.normed[:0]
+        some = Buffers.make(len(wanted), self._widths, self.weights.norm)
+        torch.index_select(buffers.attended_flat, 0, wanted, out=some.attended_flat)
+        torch.index_select(buffers.residual, 0, wanted, out=some.residual)
+        self._after_attention(some, len(self.weights.layers) - 1)
+        return some.normed
 
     def _play_layers(
-        self, buffers: Buffers, cache: Sequence[Tensor], batch: Batch, tick: Callable[[], None]
+        self,
+        buffers: Buffers,
+        cache: Sequence[Tensor],
+        batch: Batch,
+        tick: Callable[[], None],
+        whole: bool,
     ) -> None:
         """All layers; the second time for a number of tokens, from tapes."""
-        key = len(buffers.residual), cache[0].data_ptr(), torch.get_num_threads()
+        key = len(buffers.residual), cache[0].data_ptr(), torch.get_num_threads(), whole
         if key not in self._tapes:
             if len(self._tapes) == MOST_TAPED:
                 del self._tapes[next(iter(self._tapes))]
-            self._tapes[key] = self._record_layers(buffers, cache, batch, tick)
+            self._tapes[key] = self._record_layers(buffers, cache, batch, tick, whole)
         elif tapes := self._tapes[key]:
             for tape in tapes:
                 tape.play(batch, cache[0])
                 tick()
         else:
-            self._layers(buffers, cache, batch, tick, range(len(cache)))
+            self._layers(buffers, cache, batch, tick, range(len(cache)), whole)
 
     def _record_layers(
-        self, buffers: Buffers, cache: Sequence[Tensor], batch: Batch, tick: Callable[[], None]
+        self,
+        buffers: Buffers,
+        cache: Sequence[Tensor],
+        batch: Batch,
+        tick: Callable[[], None],
+        whole: bool,
     ) -> list[Tape]:
         """All layers. Gives their tapes, none where the kernels make none."""
         count = len(cache)
@@ -118,7 +142,8 @@ class Llama:
         tapes = []
         for first in range(0, count, at_once):
             part = range(first, first + at_once)
-            tape = self.kernels.record(partial(self._layers, buffers, cache, batch, tick, part))
+            layers = partial(self._layers, buffers, cache, batch, tick, part, whole)
+            tape = self.kernels.record(layers)
             if tape is not None:
                 tapes.append(tape)
         return tapes if len(tapes) * at_once == count else []
@@ -130,23 +155,35 @@ class Llama:
         batch: Batch,
         tick: Callable[[], None],
         part: range,
+        whole: bool,
         segments: Sequence[Segment] = (),
     ) -> None:
-        """Some of them. All go from `buffers.residual`, embedded tokens, to `buffers.normed`."""
-        weights, eps = self.weights, self.model.rms_norm_eps
+        """Some of them. All go from `buffers.residual`, embedded tokens, to `buffers.normed`, or if
+        not `whole`, to the last one's attention."""
+        layers, eps = self.weights.layers, self.model.rms_norm_eps
+        if part.start == 0:
+            self.kernels.rms_norm(buffers.residual, layers[0].input_norm, eps, buffers.normed)
+        for index in part:
+            self._attend(layers[index], buffers, cache[index], batch, segments, index)
+            if whole or index + 1 < len(layers):
+                self._after_attention(buffers, index, segments)
+            tick()
+
+    def _after_attention(
+        self, buffers: Buffers, index: int, segments: Sequence[Segment] = ()
+    ) -> None:
+        """The rest of a layer, whose rows are independent."""
+        layer, eps = self.weights.layers[index], self.model.rms_norm_eps
         kernels, group = self.kernels, self.group
         residual, normed, delta = buffers.residual, buffers.normed, buffers.delta
-        if part.start == 0:
-            kernels.rms_norm(residual, weights.layers[0].input_norm, eps, normed)
-        for index in part:
-            layer = weights.layers[index]
-            self._attend(layer, buffers, cache[index], batch, segments, index)
-            group.all_reduce(delta)
-            kernels.add_rms_norm(delta, residual, layer.post_norm, eps, normed)
-            self._feed_forward(layer, buffers, segments, index)
-            group.all_reduce(delta)
-            kernels.add_rms_norm(delta, residual, self._next_norms[index], eps, normed)
-            tick()
+        self._project(buffers.attended_flat, layer.output, delta)
+        for segment in segments:
+            segment.add(kernels, segment.layers[index].output, buffers.attended_flat, delta)
+        group.all_reduce(delta)
+        kernels.add_rms_norm(delta, residual, layer.post_norm, eps, normed)
+        self._feed_forward(layer, buffers, segments, index)
+        group.all_reduce(delta)
+        kernels.add_rms_norm(delta, residual, self._next_norms[index], eps, normed)
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """`[rows, vocabulary]` of `[rows, hidden]` on rank 0, None on the others, in the weights'
@@ -189,10 +226,6 @@ class Llama:
             kernels.rms_norm(key, layer.key_norm, eps, key)
         kernels.rotary_write_kv(query, key, value, self.cos_sin, buffers.positions, cache, batch)
         kernels.attention(query, cache, batch, self.scale, buffers.attended, self.window)
-        self._project(buffers.attended_flat, layer.output, buffers.delta)
-        for segment in segments:
-            update = segment.layers[index].output
-            segment.add(kernels, update, buffers.attended_flat, buffers.delta)
 
     def _feed_forward(
         self, layer: Layer, buffers: Buffers, segments: Sequence[Segment], index: int

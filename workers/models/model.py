@@ -25,10 +25,12 @@ class Model(Protocol):
         batch: Batch,
         tick: Callable[[], None],
         segments: Sequence[Segment] = (),
+        wanted: Tensor | None = None,
     ) -> Tensor:
-        """Last hidden states `[tokens, hidden]`, normed, of int32 `[tokens]` ids and positions;
-        valid until the next pass. Writes keys and values into `cache`, the worker's whole tensor,
-        and calls `tick` now and then. `segments` have adapters."""
+        """Last hidden states `[tokens, hidden]`, normed, of int32 `[tokens]` ids and positions, or
+        of the tokens `wanted`, int64; valid until the next pass. Writes keys and values into
+        `cache`, the worker's whole tensor, and calls `tick` now and then. `segments` have
+        adapters."""
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """`[rows, vocabulary]` of `[rows, hidden]` on rank 0, None on the others. Valid until the
