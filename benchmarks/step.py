@@ -9,8 +9,8 @@ Python, the worker's own and the plan's coding. Then again with a clock in every
 called one by one instead of played from tape, to see how the layers' time is divided.
 `schedule` and `update` are not in it: they run in another process, beside the step before.
 
-Prefill: one prompt end to end, beside the same matrix products alone, one after another, on
-activations of the same shapes.
+Prefill: one prompt end to end, by turns with the same matrix products alone, one after another, on
+activations of the same shapes: by the engine's kernels and by torch.
 
 `--save` keeps the figures; `--beside` draws those of another version next to these.
 """
@@ -43,6 +43,7 @@ NAMES = ["matrix products", "output head", "attention", OTHER, "sampling", "Pyth
 IN_LAYERS = [NAMES[0], "attention", OTHER]
 LAYERS, WHOLE = "layers", "whole"
 STEPS, WARM_UP = 40, 4
+PREFILLS, PREFILL_WARM_UP = 15, 2
 
 Seconds = dict[str, float]
 
@@ -171,8 +172,9 @@ def divide(driver: Driver, worker: Worker, batch: int, context: int) -> Seconds:
     return parts
 
 
-def products_alone(worker: Worker, tokens: int) -> float:
-    """Seconds of all matrix products of a step of `tokens` tokens, but for the head."""
+def products(worker: Worker, tokens: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Two ways to compute all matrix products of a step of `tokens` tokens, but for the head, one
+    after another: ours, and torch's with weights of the same shapes."""
     model: Any = worker._model
     weights = [
         replace(linear.weight, gated=False)  # in any order it takes as long
@@ -181,24 +183,35 @@ def products_alone(worker: Worker, tokens: int) -> float:
     ]
     inputs = {w.inputs: torch.randn(tokens, w.inputs).to(worker.dtype) for w in weights}
     outs = {w.outputs: torch.empty(tokens, w.outputs, dtype=worker.dtype) for w in weights}
-    walls = []
-    for _ in range(4):
-        start = time.perf_counter()
+    plain = [torch.randn(w.outputs, w.inputs).to(worker.dtype) for w in weights]
+
+    def ours() -> None:
         for weight in weights:
             x, out = inputs[weight.inputs], outs[weight.outputs]
             worker.kernels.linear(x, weight, None, out)
-        walls.append(time.perf_counter() - start)
-    return min(walls)
+
+    def torchs() -> None:
+        for weight in plain:
+            torch.nn.functional.linear(inputs[weight.shape[1]], weight)
+
+    return ours, torchs
 
 
-def prefill(driver: Driver, worker: Worker, tokens: int) -> tuple[float, float]:
-    """Seconds from a prompt to its first token in one step, and of its products alone; the best of
-    three each."""
-    walls = []
-    for turn in range(3):
+def prefill(driver: Driver, worker: Worker, tokens: int) -> list[tuple[float, float, float]]:
+    """Seconds from a prompt to its first token in one step, of its products alone, and of these by
+    torch: by turns, as the machine's speed changes from second to second."""
+    ours, torchs = products(worker, tokens)
+
+    def seconds(call: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    found = []
+    for turn in range(-PREFILL_WARM_UP, PREFILLS):
         driver.add([make_request(f"prefill{turn}", random_tokens(tokens, f"prefill{turn}"), 1)])
-        walls.append(driver.run())
-    return min(walls), products_alone(worker, tokens)
+        found.append((driver.run(), seconds(ours), seconds(torchs)))
+    return found[PREFILL_WARM_UP:]
 
 
 def draw(file: Path, sides: dict[str, dict[str, Seconds]]) -> None:
@@ -251,10 +264,14 @@ def main() -> None:
         cells = [f"{parts[name] * 1e3:.2f}" for name in NAMES]
         share = f"{100 * parts['Python'] / total:.0f}"
         print(row(batch, f"{total * 1e3:.2f}", *cells, share, speed), flush=True)
-    whole, alone = prefill(driver, worker, args.prompt)
+    say("a prompt")
+    turns = prefill(driver, worker, args.prompt)
+    whole, alone, torchs = (1e3 * statistics.median(column) for column in zip(*turns, strict=True))
+    shares = [statistics.median(100 * turn[i] / turn[0] for turn in turns) for i in (1, 2)]
     print(
-        f"\nA prompt of {args.prompt:,} tokens: {whole * 1e3:.0f} ms to its first token, its "
-        f"matrix products alone {alone * 1e3:.0f} ms, {100 * alone / whole:.0f} %."
+        f"\nA prompt of {args.prompt:,} tokens, medians of {PREFILLS}: {whole:.0f} ms to its first "
+        f"token; its matrix products alone {alone:.0f} ms, by torch {torchs:.0f}: in the same turn "
+        f"{shares[0]:.0f} and {shares[1]:.0f} % of it. {probe(args.threads)}"
     )
     if args.save:
         args.save.write_text(json.dumps(found))
