@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from ctypes import c_int64, c_void_p
 from pathlib import Path
 from types import MappingProxyType
 
@@ -35,7 +34,7 @@ from octavo.kernels.packing import (
     pack_plain,
 )
 from octavo.kernels.quantized import quantize_panels, quantize_plain
-from octavo.kernels.signatures import PLAYED, SIGNATURES
+from octavo.kernels.signatures import PLAYED, SIGNATURES, BatchArrays
 from octavo.kernels.tape import NativeTape
 
 INDICES = ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len", "slots")
@@ -44,20 +43,6 @@ BATCH_FAULTS = {
     2: "a block lies outside of the cache",
     3: "index pointers and lengths contradict each other",
 }
-
-
-class _Batch(ctypes.Structure):
-    _fields_ = [
-        ("qo_indptr", c_void_p),
-        ("kv_indptr", c_void_p),
-        ("kv_indices", c_void_p),
-        ("kv_last_page_len", c_void_p),
-        ("slots", c_void_p),
-        ("num_rows", c_int64),
-        ("num_tokens", c_int64),
-        ("num_indices", c_int64),
-        ("block_size", c_int64),
-    ]
 
 
 def has_tiles(library: Path) -> bool:
@@ -98,7 +83,7 @@ class CpuKernels:
         self._arena = Arena()
         self._batch: Batch | None = None
         self._num_blocks = 0
-        self._arrays = _Batch()
+        self._arrays = BatchArrays()
         self._address = ctypes.addressof(self._arrays)
 
     def begin_step(self, batch: Batch) -> None:

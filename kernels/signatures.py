@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import Structure, c_char_p, c_float, c_int, c_int64, c_void_p
 from typing import Any
 
 _TOKENS = [c_void_p, c_int64]
@@ -43,3 +43,19 @@ PLAYED = (  # what a tape records
     *("_attention", "_write_kv", "_rotary_write_kv", "_linear"),
     *("_rms_norm", "_add_rms_norm", "_silu_and_mul"),
 )
+
+
+class BatchArrays(Structure):
+    """`Batch` of `csrc/octavo.h`."""
+
+    _fields_ = [
+        ("qo_indptr", c_void_p),
+        ("kv_indptr", c_void_p),
+        ("kv_indices", c_void_p),
+        ("kv_last_page_len", c_void_p),
+        ("slots", c_void_p),
+        ("num_rows", c_int64),
+        ("num_tokens", c_int64),
+        ("num_indices", c_int64),
+        ("block_size", c_int64),
+    ]
