@@ -100,6 +100,17 @@ def test_the_largest_step_touches_no_row(tiny_model):
     assert len(result.tokens) == 1
 
 
+def test_pages_are_written_soon_of_the_cache_that_serves_alone(tiny_model, monkeypatch):
+    sizes = []
+    monkeypatch.setattr("octavo.workers.cache.write_pages_soon", lambda _, size: sizes.append(size))
+    worker = Worker(WorkerConfig(str(tiny_model("llama")), max_num_batched_tokens=100))
+    worker.load()
+    worker.largest_step()
+    assert sizes == []
+    worker.allocate(8)
+    assert sizes == [2 * worker.layout.block_bytes]
+
+
 def test_the_worker_measures_what_it_is_told(tiny_model):
     directory = str(tiny_model("llama"))
 

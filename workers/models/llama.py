@@ -22,7 +22,7 @@ from octavo.workers.parallel import Group, Shard
 
 TAPED_TOKENS = 512  # passes of at most so many are recorded and played: Python takes long for them
 ONE_TAPE_TOKENS = 128  # so many take no time worth a tick between layers
-MOST_TAPED = 256  # numbers of tokens whose tapes are kept
+MOST_TAPED = 256  # numbers of tokens, with or without the last layer's end, whose tapes are kept
 
 
 class Llama:
