@@ -181,6 +181,30 @@ class Kernels(Protocol):
         tensors that its calls were given."""
 
 
+class OneByOne(Kernels, Protocol):
+    """Kernels that gain nothing by joining a feed-forward layer's products."""
+
+    def gated_linear(
+        self, x: Tensor, weight: Packed, bias: Tensor | None, gate_up: Tensor, out: Tensor
+    ) -> None:
+        self.linear(x, weight, bias, gate_up)
+        self.silu_and_mul(gate_up, out)
+
+    def feed_forward(
+        self,
+        x: Tensor,
+        gate_up: Packed,
+        gate_up_bias: Tensor | None,
+        down: Packed,
+        down_bias: Tensor | None,
+        wide: Tensor,
+        gated: Tensor,
+        out: Tensor,
+    ) -> None:
+        self.gated_linear(x, gate_up, gate_up_bias, wide, gated)
+        self.linear(gated, down, down_bias, out)
+
+
 def cache_shape(
     num_blocks: int, num_layers: int, kv_heads: int, block_size: int, head_dim: int
 ) -> tuple[int, ...]:

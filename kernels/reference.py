@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from octavo.kernels.base import Batch, Packed
+from octavo.kernels.base import Batch, OneByOne, Packed
 from octavo.kernels.packing import linear_plain, pack_plain
 from octavo.kernels.quantized import narrowed, quantize_plain
 
 
-class ReferenceKernels:
+class ReferenceKernels(OneByOne):
     """Gathers each row's keys and values and runs textbook attention in float32."""
 
     name = "reference"
@@ -102,26 +102,6 @@ class ReferenceKernels:
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         gate, up = gate_up.float().chunk(2, dim=-1)
         out.copy_(torch.nn.functional.silu(gate) * up)
-
-    def gated_linear(
-        self, x: Tensor, weight: Packed, bias: Tensor | None, gate_up: Tensor, out: Tensor
-    ) -> None:
-        self.linear(x, weight, bias, gate_up)
-        self.silu_and_mul(gate_up, out)
-
-    def feed_forward(
-        self,
-        x: Tensor,
-        gate_up: Packed,
-        gate_up_bias: Tensor | None,
-        down: Packed,
-        down_bias: Tensor | None,
-        wide: Tensor,
-        gated: Tensor,
-        out: Tensor,
-    ) -> None:
-        self.gated_linear(x, gate_up, gate_up_bias, wide, gated)
-        self.linear(gated, down, down_bias, out)
 
     def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
         largest = x.max(-1).values[:, None]

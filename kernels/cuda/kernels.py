@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from octavo.kernels.base import Batch, Packed
+from octavo.kernels.base import Batch, OneByOne, Packed
 from octavo.kernels.cuda import blocks as moving
 from octavo.kernels.cuda import levels, rows, store
 from octavo.kernels.cuda.attend import TritonAttention
@@ -31,7 +31,7 @@ TO_COMPILE = (
 log = logging.getLogger("octavo.kernels")
 
 
-class CudaKernels:
+class CudaKernels(OneByOne):
     """float32, bfloat16 and float16. Cells lie as the reference's do, and as FlashInfer reads them.
 
     Raises ValueError or TypeError for tensors that do not fit together. What lies in the tensors is
@@ -142,26 +142,6 @@ class CudaKernels:
 
     def silu_and_mul(self, gate_up: Tensor, out: Tensor) -> None:
         rows.silu_and_mul(gate_up, out)
-
-    def gated_linear(
-        self, x: Tensor, weight: Packed, bias: Tensor | None, gate_up: Tensor, out: Tensor
-    ) -> None:
-        self.linear(x, weight, bias, gate_up)
-        self.silu_and_mul(gate_up, out)
-
-    def feed_forward(
-        self,
-        x: Tensor,
-        gate_up: Packed,
-        gate_up_bias: Tensor | None,
-        down: Packed,
-        down_bias: Tensor | None,
-        wide: Tensor,
-        gated: Tensor,
-        out: Tensor,
-    ) -> None:
-        self.gated_linear(x, gate_up, gate_up_bias, wide, gated)
-        self.linear(gated, down, down_bias, out)
 
     def argmax(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """By torch, whose argmax takes the first of equals, and a NaN for the largest."""
